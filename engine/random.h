@@ -1,0 +1,61 @@
+// Random numbers without a state: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+// SC 2011) turns a 64-bit key and a 128-bit counter into 128 random bits. Draw number i of a key is the same
+// wherever and whenever it is computed, so CPU and GPU agree, threads need no order, a backward pass draws its
+// dropout mask again instead of keeping it, and a resumed run needs to remember nothing but its seed and step.
+#pragma once
+#include <array>
+#include <cstdint>
+
+namespace runnel {
+
+using Philox = std::array<uint32_t, 4>;
+
+inline Philox philox(Philox counter, std::array<uint32_t, 2> key) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53} * counter[0];
+    const uint64_t b = uint64_t{0xCD9E8D57} * counter[2];
+    counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
+               static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
+    key[0] += 0x9E3779B9;
+    key[1] += 0xBB67AE85;
+  }
+  return counter;
+}
+
+// A name for a sequence of random numbers. Keys form a tree: key.fold(step).fold(layer) is a fresh sequence,
+// independent of its parents and siblings.
+struct Key {
+  uint64_t value = 0;
+
+  std::array<uint32_t, 2> words() const {
+    return {static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)};
+  }
+
+  Key fold(uint64_t n) const {
+    const Philox p = philox({static_cast<uint32_t>(n), static_cast<uint32_t>(n >> 32), 0, 1}, words());
+    return {p[0] | uint64_t{p[1]} << 32};
+  }
+
+  // The i-th 32 random bits.
+  uint32_t bits(uint64_t i) const {
+    const uint64_t block = i / 4;
+    return philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0}, words())[i % 4];
+  }
+
+  // The i-th uniform number, strictly between 0 and 1, so that its logarithm exists.
+  float uniform(uint64_t i) const { return (static_cast<float>(bits(i) >> 9) + 0.5f) * 0x1p-23f; }
+
+  // The i-th integer in [0, n). The bias is below n / 2^32.
+  uint32_t below(uint64_t i, uint32_t n) const { return static_cast<uint32_t>(uint64_t{bits(i)} * n >> 32); }
+
+  // The i-th standard normal number (Box and Muller).
+  float normal(uint64_t i) const;
+};
+
+// Zeroes each element with probability p and divides the others by 1 - p. p = 0 leaves everything as it is.
+struct Dropout {
+  float p = 0;
+  Key key;
+};
+
+}  // namespace runnel

@@ -1,0 +1,76 @@
+#include "engine/tape.h"
+
+#include <utility>
+
+#include "engine/check.h"
+
+namespace runnel {
+namespace {
+
+thread_local Tape* current = nullptr;
+
+}  // namespace
+
+Tape::Tape() : outer_(std::exchange(current, this)) {}
+Tape::~Tape() { current = outer_; }
+
+Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, Backward backward) {
+  if (!current) return output;
+  bool wanted = false;
+  Tape::Node node{op, {}, output.id(), std::move(backward)};
+  for (const Tensor& input : inputs) {
+    node.inputs.push_back({input.id(), input.wants_grad(), input.shape()});
+    wanted = wanted || input.wants_grad();
+  }
+  if (!wanted) return output;
+  current->nodes_.push_back(std::move(node));
+  return output.set_wants_grad();
+}
+
+Gradients Tape::backward(const Tensor& loss) {
+  check(loss.size() == 1, "backward: the loss is a tensor ", loss.shape(), ", not one number");
+  check(loss.wants_grad(), "backward: the loss does not depend on any tensor that wants a gradient");
+  Tape* const recording = std::exchange(current, nullptr);  // rules call ops; those are not to be recorded
+  Gradients gradients;
+  auto& by_id = gradients.by_id_;
+  by_id[loss.id()] = Tensor::full(loss.shape(), 1, loss.device());
+
+  while (!nodes_.empty()) {
+    const Node node = std::move(nodes_.back());
+    nodes_.pop_back();
+    // All uses of this output lie further back on the tape and are done: its gradient is complete.
+    const auto found = by_id.find(node.output);
+    if (found == by_id.end()) continue;
+    const Tensor dy = std::move(found->second);
+    by_id.erase(found);
+
+    std::vector<Tensor> dx = node.backward(dy);
+    check(dx.size() == node.inputs.size(), node.op, ": its gradient rule returns ", dx.size(), " tensors for ",
+          node.inputs.size(), " inputs");
+    for (size_t i = 0; i < dx.size(); ++i) {
+      const auto& input = node.inputs[i];
+      if (!input.wants_grad || !dx[i]) continue;
+      check(dx[i].shape() == input.shape, node.op, ": the gradient ", dx[i].shape(), " of input ", i,
+            " does not have its shape ", input.shape);
+      Tensor& sum = by_id[input.id];
+      if (!sum) {
+        sum = std::move(dx[i]);
+      } else {
+        // Out of place: a rule may have handed the same tensor to two inputs.
+        Tensor total(sum.shape(), sum.device());
+        DISPATCH(sum.device(), add(total.data(), sum.data(), dx[i].data(), sum.size()));
+        sum = std::move(total);
+      }
+    }
+  }
+  current = recording;
+  return gradients;
+}
+
+const Tensor& Gradients::of(const Tensor& leaf) const {
+  const auto found = by_id_.find(leaf.id());
+  check(found != by_id_.end(), "gradient: the loss does not depend on this tensor ", leaf.shape());
+  return found->second;
+}
+
+}  // namespace runnel

@@ -1,0 +1,64 @@
+// Reverse-mode automatic differentiation: a list of what was computed, walked backwards.
+//
+//   Tape tape;
+//   Tensor loss = cross_entropy(model(tokens), targets, mask);
+//   optimizer.step(tape.backward(loss));
+//
+// The order in which ops ran already is a topological order, so nothing is sorted and nothing recurses. Ownership runs
+// one way, tape -> rules -> tensors -> storage, so there are no cycles. Without a Tape alive, ops only compute.
+#pragma once
+#include <functional>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/tensor.h"
+
+namespace runnel {
+
+// An op's gradient rule: dL/doutput -> dL/dinput, one per input; an empty Tensor means none. What the closure captures
+// is what the backward pass keeps in memory.
+using Backward = std::function<std::vector<Tensor>(const Tensor& dy)>;
+
+// How every op ends. Notes the rule on this thread's tape if there is one and some input wants a gradient; the result
+// then wants one too.
+Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, Backward backward);
+
+class Gradients {
+ public:
+  const Tensor& of(const Tensor& leaf) const;  // throws if the loss does not depend on the leaf
+
+ private:
+  friend class Tape;
+  std::unordered_map<uint64_t, Tensor> by_id_;
+};
+
+// Records this thread's ops while it is alive. Tapes nest: the innermost records.
+class Tape {
+ public:
+  Tape();
+  ~Tape();
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+
+  // Gradients of `loss` (one number) for every leaf that wants one. Frees the tape's tensors as it goes, so it can
+  // be called once; recording pauses meanwhile.
+  Gradients backward(const Tensor& loss);
+
+ private:
+  friend Tensor record(const char*, const std::vector<Tensor>&, Tensor, Backward);
+  struct Node {
+    const char* op;
+    struct Input {
+      uint64_t id;
+      bool wants_grad;
+      Shape shape;
+    };
+    std::vector<Input> inputs;
+    uint64_t output;
+    Backward backward;
+  };
+  std::vector<Node> nodes_;
+  Tape* outer_;
+};
+
+}  // namespace runnel

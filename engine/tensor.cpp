@@ -1,0 +1,78 @@
+#include "engine/tensor.h"
+
+#include <atomic>
+
+#include "engine/check.h"
+
+namespace runnel {
+
+Shape::Shape(const std::vector<int64_t>& sizes) : rank_(static_cast<int>(sizes.size())) {
+  check(rank_ <= max_rank, "a tensor has at most ", int{max_rank}, " axes, not ", rank_);
+  int64_t product = 1;
+  for (size_t axis = 0; axis < sizes.size(); ++axis) {
+    check(sizes[axis] >= 0, "a tensor's axis cannot have the size ", sizes[axis]);
+    check(!__builtin_mul_overflow(product, sizes[axis], &product) && product < int64_t{1} << 60,
+          "a tensor of that many elements is too large");
+    sizes_[axis] = sizes[axis];
+  }
+}
+
+int64_t Shape::size() const {
+  int64_t product = 1;
+  for (int axis = 0; axis < rank_; ++axis) product *= (*this)[axis];
+  return product;
+}
+
+Shape Shape::with_last(int64_t size) const {
+  Shape shape = *this;
+  shape.sizes_[static_cast<size_t>(rank_ - 1)] = size;
+  return shape;
+}
+
+std::ostream& operator<<(std::ostream& out, const Shape& shape) {
+  out << '[';
+  for (int axis = 0; axis < shape.rank(); ++axis) out << (axis ? "," : "") << shape[axis];
+  return out << ']';
+}
+
+template <class T>
+Array<T>::Array(Shape shape, const std::vector<T>& values, Device device) : Array(shape, device) {
+  check(static_cast<int64_t>(values.size()) == shape.size(), "a tensor ", shape, " cannot hold ", values.size(),
+        " values");
+  copy(storage_->data(), device, values.data(), Device::cpu, values.size() * sizeof(T));
+}
+
+template <class T>
+std::vector<T> Array<T>::to_vector() const {
+  std::vector<T> values(static_cast<size_t>(size()));
+  copy(values.data(), Device::cpu, data(), device(), values.size() * sizeof(T));
+  return values;
+}
+
+template class Array<float>;
+template class Array<int32_t>;
+
+Tensor Tensor::full(Shape shape, float value, Device device) {
+  return Tensor(shape, std::vector<float>(static_cast<size_t>(shape.size()), value), device);
+}
+
+Tensor Tensor::viewed_as(Shape shape) const {
+  check(shape.size() == size(), "a tensor ", shape_, " cannot be viewed as ", shape);
+  Tensor view = *this;
+  view.shape_ = shape;
+  view.id_ = next_id();
+  view.wants_grad_ = false;
+  return view;
+}
+
+float Tensor::item() const {
+  check(size() == 1, "item: a tensor ", shape_, " is not one number");
+  return to_vector()[0];
+}
+
+uint64_t Tensor::next_id() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
+}  // namespace runnel

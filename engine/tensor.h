@@ -1,0 +1,100 @@
+// A tensor is a shape, an identity and shared storage on one device. Nobody modifies it after the op that made it,
+// except the optimizer. Float32, contiguous, row-major, batch first; indices are 64-bit everywhere.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <ostream>
+#include <vector>
+
+#include "engine/device.h"
+
+namespace runnel {
+
+class Shape {
+ public:
+  static constexpr int max_rank = 6;
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> sizes) : Shape(std::vector<int64_t>(sizes)) {}
+  explicit Shape(const std::vector<int64_t>& sizes);  // throws if a size is negative or the product overflows
+
+  int rank() const { return rank_; }
+  int64_t operator[](int axis) const { return sizes_[static_cast<size_t>(axis < 0 ? rank_ + axis : axis)]; }
+  int64_t size() const;                    // number of elements; 1 for rank 0
+  Shape with_last(int64_t size) const;     // the same shape with another last axis
+  bool operator==(const Shape&) const = default;
+
+ private:
+  std::array<int64_t, max_rank> sizes_{};
+  int rank_ = 0;
+};
+std::ostream& operator<<(std::ostream& out, const Shape& shape);  // [2,3,8,5]
+
+class Storage {
+ public:
+  Storage(size_t bytes, Device device) : data_(allocate(bytes, device)), bytes_(bytes), device_(device) {}
+  ~Storage() { release(data_, bytes_, device_); }
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+  void* data() const { return data_; }
+  Device device() const { return device_; }
+
+ private:
+  void* data_;
+  size_t bytes_;
+  Device device_;
+};
+
+// A shape over shared storage: what Tensor and Indices have in common.
+template <class T>
+class Array {
+ public:
+  Array() = default;  // empty: no storage; converts to false
+  explicit Array(Shape shape, Device device = Device::cpu)
+      : shape_(shape), storage_(std::make_shared<Storage>(static_cast<size_t>(shape.size()) * sizeof(T), device)) {}
+  Array(Shape shape, const std::vector<T>& values, Device device = Device::cpu);  // throws if the sizes differ
+
+  explicit operator bool() const { return storage_ != nullptr; }
+  const Shape& shape() const { return shape_; }
+  int64_t size() const { return storage_ ? shape_.size() : 0; }
+  Device device() const { return storage_ ? storage_->device() : Device::cpu; }
+  T* data() { return storage_ ? static_cast<T*>(storage_->data()) : nullptr; }
+  const T* data() const { return storage_ ? static_cast<const T*>(storage_->data()) : nullptr; }
+  std::vector<T> to_vector() const;  // copied to the host
+
+ protected:
+  Shape shape_;
+  std::shared_ptr<Storage> storage_;
+};
+extern template class Array<float>;
+extern template class Array<int32_t>;
+
+using Indices = Array<int32_t>;  // tokens, labels, bytes
+
+class Tensor : public Array<float> {
+ public:
+  Tensor() = default;
+  explicit Tensor(Shape shape, Device device = Device::cpu) : Array(shape, device), id_(next_id()) {}
+  Tensor(Shape shape, const std::vector<float>& values, Device device = Device::cpu)
+      : Array(shape, values, device), id_(next_id()) {}
+  static Tensor full(Shape shape, float value, Device device = Device::cpu);
+
+  // The same storage under another shape and a new identity. Cuts the gradient: ops use it, users call reshape.
+  Tensor viewed_as(Shape shape) const;
+
+  uint64_t id() const { return id_; }
+  bool wants_grad() const { return wants_grad_; }
+  Tensor& set_wants_grad(bool wants = true) {
+    wants_grad_ = wants;
+    return *this;
+  }
+  float item() const;  // the value of a tensor with one element; throws otherwise
+
+ private:
+  static uint64_t next_id();
+  uint64_t id_ = 0;
+  bool wants_grad_ = false;
+};
+
+}  // namespace runnel

@@ -1,0 +1,39 @@
+// Rectified Adam as the authors train with it, and the step schedule of its learning rate.
+#pragma once
+#include <vector>
+
+#include "engine/tape.h"
+#include "models/transformer.h"
+
+namespace runnel {
+
+struct RAdamOptions {
+  float lr = 1e-3f;
+  float beta1 = 0.9f;
+  float beta2 = 0.999f;
+  float eps = 1e-8f;
+  float weight_decay = 0.01f;  // decoupled: p -= weight_decay lr p
+  float clip = 1;              // each tensor's gradient is scaled down to this norm; 0: never
+  float global_clip = 0;       // all gradients together are scaled down to this norm; 0: never
+};
+
+class RAdam {
+ public:
+  RAdam(std::vector<NamedTensor> parameters, RAdamOptions options);
+
+  void step(const Gradients& gradients);  // parameters the loss does not depend on are an error
+  void set_lr(float lr) { options_.lr = lr; }
+  int64_t steps() const { return steps_; }  // updates made
+
+  // For checkpoints: the moments, named optimizer.m.<parameter> and optimizer.v.<parameter>, sharing storage.
+  std::vector<NamedTensor> state() const;
+  void set_steps(int64_t steps) { steps_ = steps; }
+
+ private:
+  std::vector<NamedTensor> parameters_;
+  std::vector<Tensor> m_, v_;
+  RAdamOptions options_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace runnel

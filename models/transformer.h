@@ -1,0 +1,93 @@
+// The authors' autoregressive transformer: tokens -> learned embedding beside fixed sinusoids -> post-norm encoder layers
+// with causal attention -> final layer norm -> a linear predictor. Two forms on the same parameters: Transformer sees
+// whole sequences (training, evaluation), RecurrentTransformer one position at a time (sampling, eq. 16-20).
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/random.h"
+#include "engine/tensor.h"
+#include "ops/ops.h"
+
+namespace runnel {
+
+// A tensor and its name in a checkpoint; the names are those of the authors' library.
+struct NamedTensor {
+  std::string name;
+  Tensor tensor;
+};
+
+struct TransformerConfig {
+  int64_t layers = 4;
+  int64_t heads = 8;
+  int64_t head_dim = 32;        // E = M; the model's width D is heads * head_dim
+  int64_t feed_forward = 1024;  // F
+  int64_t vocabulary = 11;      // V: tokens are 0 .. V-1
+  int64_t outputs = 11;         // numbers per position that the predictor returns
+  int64_t max_length = 128;     // longest sequence
+  float dropout = 0.1f;
+
+  int64_t width() const { return heads * head_dim; }
+};
+
+struct Linear {
+  Tensor weight, bias;  // [out,in] [out]
+  Tensor operator()(const Tensor& x, Activation activation = Activation::none, Dropout dropout = {}) const {
+    return linear(x, weight, bias, activation, dropout);
+  }
+};
+
+struct LayerNorm {
+  Tensor weight, bias;  // [D] [D]
+};
+
+struct EncoderLayer {
+  Linear query, key, value, out;  // [D,D]
+  LayerNorm norm1;
+  Linear linear1, linear2;  // [F,D] [D,F]
+  LayerNorm norm2;
+};
+
+class Transformer {
+ public:
+  // Draws the parameters from `init`, with the distributions of the authors' framework.
+  Transformer(const TransformerConfig& config, Key init);
+
+  // [B,L] -> [B,L,outputs]. With a key, dropout is drawn from it (training); without, there is none.
+  Tensor operator()(const Indices& tokens, std::optional<Key> dropout = {}) const;
+
+  const TransformerConfig& config() const { return config_; }
+  // The parameters, in a fixed order. The tensors share their storage with the model.
+  std::vector<NamedTensor> parameters() const;
+  int64_t parameter_count() const;
+
+ private:
+  friend class RecurrentTransformer;
+  TransformerConfig config_;
+  Tensor embedding_;      // [V,D/2]
+  Tensor position_code_;  // [max_length,D/2], fixed
+  std::vector<EncoderLayer> layers_;
+  LayerNorm norm_;
+  Linear predictor_;
+};
+
+// The same function, one position at a time, with a state of constant size per layer: S [B,H,E,M], Z [B,H,E].
+class RecurrentTransformer {
+ public:
+  RecurrentTransformer(const Transformer& model, int64_t batch);  // the model must outlive it
+
+  // The next token of each sequence -> what the predictor says of the one after: [B] -> [B,outputs].
+  Tensor step(const Indices& tokens);
+  int64_t position() const { return position_; }
+  // A copy in which sequence i is sequence from[i] of this one; goes on from here on its own.
+  RecurrentTransformer select(const std::vector<int64_t>& from) const;
+
+ private:
+  const Transformer* model_;
+  std::vector<AttentionState> states_;
+  int64_t batch_;
+  int64_t position_ = 0;
+};
+
+}  // namespace runnel

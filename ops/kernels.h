@@ -1,0 +1,129 @@
+// The device contract: every kernel under one signature, written once per device.
+//
+// Outputs come first, then inputs, then sizes and options. A kernel overwrites its outputs and never accumulates into
+// them. It trusts its arguments: the ops in front of it have checked shapes, devices and ranges. An output that may be
+// null is skipped when it is; each says so. Letters as in ops.h. n counts elements, rows counts what lies before the
+// last axis.
+#pragma once
+#include <cstdint>
+
+#include "engine/device.h"
+#include "engine/random.h"
+
+namespace runnel {
+
+enum class Activation { none, relu, gelu };
+
+// --- elementwise ------------------------------------------------------------------------------------------------
+
+// y = s x
+KERNEL(scale(float* y, const float* x, float s, int64_t n))
+
+// y[r,j] = x[r,j] + b[j];  db[j] = sum_r dy[r,j]
+KERNEL(add_bias_forward(float* y, const float* x, const float* b, int64_t rows, int64_t n))
+KERNEL(add_bias_backward(float* db, const float* dy, int64_t rows, int64_t n))
+
+// y = max(x, 0);  dx = dy where y > 0
+KERNEL(relu_forward(float* y, const float* x, int64_t n))
+KERNEL(relu_backward(float* dx, const float* dy, const float* y, int64_t n))
+
+// y = x Phi(x), the exact form with erf;  dx = dy (Phi(x) + x phi(x))
+KERNEL(gelu_forward(float* y, const float* x, int64_t n))
+KERNEL(gelu_backward(float* dx, const float* dy, const float* x, int64_t n))
+
+// y = elu(x) + 1, positive everywhere (eq. 7);  dx = dy min(y, 1)
+KERNEL(elu_plus_one_forward(float* y, const float* x, int64_t n))
+KERNEL(elu_plus_one_backward(float* dx, const float* dy, const float* y, int64_t n))
+
+// y[i] = x[i] / (1 - p) where 16 bits of the key's sequence, number i, are at least p 2^16, else 0. Its own gradient.
+KERNEL(dropout(float* y, const float* x, int64_t n, Dropout dropout))
+
+// --- matrix products --------------------------------------------------------------------------------------------
+
+// c[m,n] = op(a) op(b), where op transposes if told to: a is [m,k] or [k,m], b is [k,n] or [n,k].
+KERNEL(matmul(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
+              bool transpose_b))
+
+// y[rows,out] = dropout(activation(x[rows,in] w[out,in]^T + b[out])). b may be null. With gelu, `pre` [rows,out] takes
+// what the activation was given, for the backward pass; else it may be null.
+KERNEL(linear_forward(float* y, float* pre, const float* x, const float* w, const float* b, int64_t rows, int64_t out,
+                      int64_t in, Activation activation, Dropout dropout))
+// Any of dx, dw, db may be null. `y` is the output of the forward pass (for relu), `pre` its other output (for gelu).
+KERNEL(linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, const float* y,
+                       const float* pre, int64_t rows, int64_t out, int64_t in, Activation activation,
+                       Dropout dropout))
+
+// --- normalisation, embedding, losses ---------------------------------------------------------------------------
+
+// s = x + dropout(a) (a may be null: s = x);  y = (s - mean) rstd gamma + beta, per row of D with the biased variance
+// and eps inside the root. mean and rstd are [rows].
+KERNEL(layer_norm_forward(float* y, float* mean, float* rstd, const float* x, const float* a, const float* gamma,
+                          const float* beta, int64_t rows, int64_t d, float eps, Dropout dropout))
+// da may be null; with p = 0 it equals dx and need not be asked for. dgamma and dbeta are summed over rows.
+KERNEL(layer_norm_backward(float* dx, float* da, float* dgamma, float* dbeta, const float* dy, const float* x,
+                           const float* a, const float* gamma, const float* mean, const float* rstd, int64_t rows,
+                           int64_t d, Dropout dropout))
+
+// y[b,l] = dropout(concat(table[tokens[b,l]], code[first + l])) with table [V,d], code [at least first + L, p]: y
+// [B,L,d+p]. first is the position of the first token.
+KERNEL(embedding_forward(float* y, const int32_t* tokens, const float* table, const float* code, int64_t batch,
+                         int64_t length, int64_t d, int64_t p, int64_t first, Dropout dropout))
+// dtable [V,d], summed over the tokens in their order.
+KERNEL(embedding_backward(float* dtable, const float* dy, const int32_t* tokens, int64_t batch, int64_t length,
+                          int64_t vocabulary, int64_t d, int64_t p, Dropout dropout))
+
+// nll[r] = mask[r] (logsumexp(logits[r,:]) - logits[r,target[r]]), in nats; mask may be null (all ones).
+KERNEL(cross_entropy_forward(float* nll, const float* logits, const int32_t* targets, const float* mask, int64_t rows,
+                             int64_t vocabulary))
+// dlogits = scale mask (softmax(logits) - onehot(target)), with scale[0] read on the device.
+KERNEL(cross_entropy_backward(float* dlogits, const float* scale, const float* logits, const int32_t* targets,
+                              const float* mask, int64_t rows, int64_t vocabulary))
+
+// Mixture of K discretized logistics (PixelCNN++, Salimans et al. 2017) over the bytes 0..255, which stand for
+// -1, -1 + 2/255, ..., 1. params [rows,3K] hold K mixture logits, K means, K log-scales (taken as at least -7); see
+// logistic_mixture.cpp. nll[r] = -log P(byte[r]), in nats.
+KERNEL(logistic_mixture_forward(float* nll, const float* params, const int32_t* bytes, int64_t rows, int64_t k))
+KERNEL(logistic_mixture_backward(float* dparams, const float* scale, const float* params, const int32_t* bytes,
+                                 int64_t rows, int64_t k))
+// bytes[r] drawn from exactly that distribution with two uniforms of keys[r], sharpened by the temperature (1: none).
+KERNEL(logistic_mixture_sample(int32_t* bytes, const float* params, const Key* keys, float temperature, int64_t rows,
+                               int64_t k))
+
+// total[0] = sum_i x[i], added in the same order every time.
+KERNEL(sum(float* total, const float* x, int64_t n))
+// y[i] = s[0]: the gradient of sum.
+KERNEL(fill(float* y, const float* s, int64_t n))
+
+// --- attention --------------------------------------------------------------------------------------------------
+
+// Eq. 8-12 without the normaliser, Algorithm 1: y_i = q_i^T sum_{j<=i} k_j v_j^T.
+// q, k [B,L,H,E], v, y [B,L,H,M].
+KERNEL(causal_product_forward(float* y, const float* q, const float* k, const float* v, int64_t batch, int64_t length,
+                              int64_t heads, int64_t e, int64_t m))
+KERNEL(causal_product_backward(float* dq, float* dk, float* dv, const float* dy, const float* q, const float* k,
+                               const float* v, int64_t batch, int64_t length, int64_t heads, int64_t e, int64_t m))
+
+// The same with feature map elu + 1 on q and k, and the normaliser: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps).
+// The state before the first position comes in as s0 [B,H,E,M], z0 [B,H,E] (null: zero) and the one after the last goes
+// out as s1, z1 (null: not wanted); s1 may be s0 and z1 may be z0.
+KERNEL(linear_attention_forward(float* y, float* s1, float* z1, const float* q, const float* k, const float* v,
+                                const float* s0, const float* z0, int64_t batch, int64_t length, int64_t heads,
+                                int64_t e, int64_t m, float eps))
+// s0, z0 as in the forward pass; they get no gradient. y is the forward pass's output.
+KERNEL(linear_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* q,
+                                 const float* k, const float* v, const float* s0, const float* z0, int64_t batch,
+                                 int64_t length, int64_t heads, int64_t e, int64_t m, float eps))
+
+// --- optimizer --------------------------------------------------------------------------------------------------
+
+// RAdam (Liu et al. 2020) as the authors train: see radam.cpp. parameter, m, v are read and written.
+struct RAdamStep {
+  float lr, beta1, beta2, eps, weight_decay;
+  float clip;    // the gradient is scaled down to this norm first; 0: never
+  int64_t step;  // 1 for the first update
+};
+KERNEL(radam_step(float* parameter, float* m, float* v, const float* gradient, int64_t n, RAdamStep options))
+// total[0] = sum_i x[i]^2 in double, rounded once.
+KERNEL(sum_of_squares(float* total, const float* x, int64_t n))
+
+}  // namespace runnel

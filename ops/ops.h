@@ -1,0 +1,64 @@
+// What can be computed. Every op checks its arguments, allocates its result, runs a kernel on the device of its inputs
+// and records its gradient rule. Errors name the op, the argument and the shapes.
+//
+// Letters, here and everywhere: B batch, H heads, L length, E feature dimension, M value dimension, D model width, F
+// feed-forward width, V vocabulary, C chunk, K mixture components, N = B H. "..." stands for any axes; rows are their
+// product.
+#pragma once
+#include <span>
+
+#include "engine/random.h"
+#include "engine/tape.h"
+#include "engine/tensor.h"
+#include "ops/kernels.h"
+
+namespace runnel {
+
+Tensor add(const Tensor& a, const Tensor& b);                // [...] [...] -> [...]
+Tensor scale(const Tensor& x, float s);                      // [...] -> [...]
+Tensor add_bias(const Tensor& x, const Tensor& b);           // [...,D] [D] -> [...,D]
+Tensor relu(const Tensor& x);                                // [...] -> [...]
+Tensor gelu(const Tensor& x);                                // [...] -> [...], exact (erf)
+Tensor elu_plus_one(const Tensor& x);                        // [...] -> [...], eq. 7
+Tensor dropout(const Tensor& x, Dropout dropout);            // [...] -> [...]
+Tensor reshape(const Tensor& x, Shape shape);                // the same numbers, the same storage
+Tensor sum(const Tensor& x);                                 // [...] -> []
+
+// op(a) op(b)
+Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a = false, bool transpose_b = false);  // 2-D
+
+// dropout(activation(x w^T + b)); an empty b means no bias.
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation activation = Activation::none,
+              Dropout dropout = {});  // [...,in] [out,in] [out] -> [...,out]
+
+// Over the last axis, with eps = 1e-5 as in the authors' framework.
+Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta);  // [...,D] [D] [D] -> [...,D]
+// layer_norm(x + dropout(a)): how a post-norm block ends.
+Tensor add_layer_norm(const Tensor& x, const Tensor& a, const Tensor& gamma, const Tensor& beta, Dropout dropout = {});
+
+// dropout(concat(table[token], code[first + l])): learned embedding beside a fixed position code. An empty code is
+// left out. Throws if a token is not in [0, V) or code has too few rows.
+Tensor embedding(const Indices& tokens, const Tensor& table, const Tensor& code, Dropout dropout = {},
+                 int64_t first = 0);  // [B,L] [V,D1] [at least first+L,D2] -> [B,L,D1+D2]
+
+// -log softmax(logits)[target], in nats, averaged over the positions weighted by mask [...] (empty: all ones).
+Tensor cross_entropy(const Tensor& logits, const Indices& targets, const Tensor& mask = {});  // [...,V] [...] -> []
+
+// -log P(byte) in nats under a mixture of K discretized logistics, per position; see logistic_mixture.cpp.
+Tensor logistic_mixture_nll(const Tensor& params, const Indices& bytes);  // [...,3K] [...] -> [...]
+// One byte per row, drawn from that very distribution. keys: one per row. A temperature below 1 sharpens it.
+Indices logistic_mixture_sample(const Tensor& params, std::span<const Key> keys, float temperature = 1);  // -> [...]
+
+// y_i = q_i^T sum_{j<=i} k_j v_j^T, eq. 8-12 without the normaliser, gradients by eq. 13-15.
+Tensor causal_product(const Tensor& q, const Tensor& k, const Tensor& v);  // [B,L,H,E] [B,L,H,E] [B,L,H,M] -> [B,L,H,M]
+
+// The state that causal attention carries: S = sum phi(k) v^T [B,H,E,M], Z = sum phi(k) [B,H,E] (eq. 16-20).
+struct AttentionState {
+  Tensor s, z;
+};
+// Causal attention with phi = elu + 1: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + 1e-6). With a state, it goes on from
+// that state and advances it in place (which is not differentiated).
+Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                        AttentionState* state = nullptr);  // [B,L,H,E] [B,L,H,E] [B,L,H,M] -> [B,L,H,M]
+
+}  // namespace runnel

@@ -1,0 +1,113 @@
+// What the op tests share: random inputs, comparison with a reference in double, gradients by four-point differences.
+#pragma once
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/check.h"
+#include "engine/random.h"
+#include "engine/tape.h"
+#include "engine/tensor.h"
+#include "ops/ops.h"
+
+namespace runnel::test {
+
+// Tolerances are reasons. Each is relative to the largest magnitude in the reference.
+constexpr double exact = 0;           // the same float operations in the same order
+constexpr double rounding = 1e-6;     // a few float operations per element
+constexpr double reduction = 1e-5;    // sums of up to some thousand floats in another order
+constexpr double four_point = 2e-3;   // differences of float outputs: measured 4e-6 to 2e-4, larger near float's end
+
+inline std::vector<Device> devices() { return {Device::cpu}; }
+
+// Uniform in [low, high), the same on every device and in every run.
+inline Tensor random_tensor(Shape shape, uint64_t seed, float low = -1, float high = 1, Device device = Device::cpu) {
+  std::vector<float> values(static_cast<size_t>(shape.size()));
+  const Key key{seed};
+  for (size_t i = 0; i < values.size(); ++i) values[i] = low + (high - low) * key.uniform(i);
+  return Tensor(shape, values, device);
+}
+
+inline Indices random_indices(Shape shape, uint64_t seed, uint32_t below, Device device = Device::cpu) {
+  std::vector<int32_t> values(static_cast<size_t>(shape.size()));
+  const Key key{seed};
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int32_t>(key.below(i, below));
+  return Indices(shape, values, device);
+}
+
+inline std::vector<double> doubles(const Tensor& x) {
+  const std::vector<float> values = x.to_vector();
+  return {values.begin(), values.end()};
+}
+
+// Largest difference, relative to the largest magnitude of the reference (or 1, if that is smaller); NaN if any is.
+inline double distance(const std::vector<double>& actual, const std::vector<double>& reference) {
+  REQUIRE(actual.size() == reference.size());
+  double largest = 1, difference = 0;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    if (std::isnan(actual[i]) || std::isnan(reference[i])) return NAN;
+    largest = std::max(largest, std::abs(reference[i]));
+    difference = std::max(difference, std::abs(actual[i] - reference[i]));
+  }
+  return difference / largest;
+}
+
+inline void check_close(const Tensor& actual, const std::vector<double>& reference, double tolerance) {
+  CHECK_LE(distance(doubles(actual), reference), tolerance);  // false for NaN
+}
+
+// Compares every input's gradient of `f` with four-point differences
+//   f'(x) = (8 (f(x+h) - f(x-h)) - (f(x+2h) - f(x-2h))) / 12h
+// of sum_i c_i f(x)_i, with a random cotangent c, at some 48 elements per input. Inputs must keep 2h off kinks.
+inline void check_gradients(const std::function<Tensor(const std::vector<Tensor>&)>& f, std::vector<Tensor> inputs,
+                            double h = 0.02, double tolerance = four_point) {
+  for (Tensor& x : inputs) x.set_wants_grad();
+  Tape tape;
+  const Tensor y = f(inputs);
+  const Tensor c = random_tensor(Shape{y.size(), 1}, 77, -1, 1, y.device());
+  const Gradients gradients = tape.backward(matmul(reshape(y, Shape{1, y.size()}), c));
+  const std::vector<double> cotangent = doubles(c);
+
+  const auto value = [&](const std::vector<Tensor>& at) {
+    const std::vector<double> values = doubles(f(at));
+    double total = 0;
+    for (size_t i = 0; i < values.size(); ++i) total += cotangent[i] * values[i];
+    return total;
+  };
+  for (size_t n = 0; n < inputs.size(); ++n) {
+    CAPTURE(n);
+    const std::vector<float> x = inputs[n].to_vector();
+    const std::vector<double> analytic = doubles(gradients.of(inputs[n]));
+    std::vector<double> tried, numeric;
+    const size_t stride = std::max<size_t>(1, x.size() / 48);
+    for (size_t i = 0; i < x.size(); i += stride) {
+      const auto moved = [&](double by) {
+        std::vector<float> values = x;
+        values[i] = static_cast<float>(values[i] + by);
+        std::vector<Tensor> at = inputs;
+        at[n] = Tensor(inputs[n].shape(), values, inputs[n].device());
+        return value(at);
+      };
+      numeric.push_back((8 * (moved(h) - moved(-h)) - (moved(2 * h) - moved(-2 * h))) / (12 * h));
+      tried.push_back(analytic[i]);
+    }
+    CHECK_LE(distance(tried, numeric), tolerance);
+  }
+}
+
+// That `f` throws an Error whose text contains `words`.
+inline void check_fails(const std::function<void()>& f, const std::string& words) {
+  try {
+    f();
+  } catch (const Error& error) {
+    CAPTURE(error.what());
+    CHECK(std::string(error.what()).find(words) != std::string::npos);
+    return;
+  }
+  FAIL_CHECK("no error; expected one with: " << words);
+}
+
+}  // namespace runnel::test
