@@ -10,16 +10,21 @@ namespace runnel {
 
 using Philox = std::array<uint32_t, 4>;
 
+// The words are kept in 64 bits, of which the upper half may hold anything: so a loop over counters vectorises with
+// nothing but multiplications, shifts and bit operations.
 inline Philox philox(Philox counter, std::array<uint32_t, 2> key) {
+  uint64_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
   for (int round = 0; round < 10; ++round) {
-    const uint64_t a = uint64_t{0xD2511F53} * counter[0];
-    const uint64_t b = uint64_t{0xCD9E8D57} * counter[2];
-    counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
-               static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
-    key[0] += 0x9E3779B9;
-    key[1] += 0xBB67AE85;
+    const uint64_t a = 0xD2511F53 * (c0 & 0xffffffff);
+    const uint64_t b = 0xCD9E8D57 * (c2 & 0xffffffff);
+    c0 = (b >> 32) ^ c1 ^ k0;
+    c1 = b;
+    c2 = (a >> 32) ^ c3 ^ k1;
+    c3 = a;
+    k0 += 0x9E3779B9;
+    k1 += 0xBB67AE85;
   }
-  return counter;
+  return {static_cast<uint32_t>(c0), static_cast<uint32_t>(c1), static_cast<uint32_t>(c2), static_cast<uint32_t>(c3)};
 }
 
 // A name for a sequence of random numbers. Keys form a tree: key.fold(step).fold(layer) is a fresh sequence,
@@ -27,9 +32,7 @@ inline Philox philox(Philox counter, std::array<uint32_t, 2> key) {
 struct Key {
   uint64_t value = 0;
 
-  std::array<uint32_t, 2> words() const {
-    return {static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)};
-  }
+  std::array<uint32_t, 2> words() const { return {static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)}; }
 
   Key fold(uint64_t n) const {
     const Philox p = philox({static_cast<uint32_t>(n), static_cast<uint32_t>(n >> 32), 0, 1}, words());

@@ -29,6 +29,12 @@ Shape Shape::with_last(int64_t size) const {
   return shape;
 }
 
+Shape Shape::without_last() const {
+  Shape shape = *this;
+  shape.sizes_[static_cast<size_t>(--shape.rank_)] = 0;  // unused entries are equal, as == expects
+  return shape;
+}
+
 std::ostream& operator<<(std::ostream& out, const Shape& shape) {
   out << '[';
   for (int axis = 0; axis < shape.rank(); ++axis) out << (axis ? "," : "") << shape[axis];
@@ -49,6 +55,14 @@ std::vector<T> Array<T>::to_vector() const {
   return values;
 }
 
+template <class T>
+Array<T> Array<T>::viewed_as(Shape shape) const {
+  check(shape.size() == size(), "a tensor ", shape_, " cannot be viewed as ", shape);
+  Array view = *this;
+  view.shape_ = shape;
+  return view;
+}
+
 template class Array<float>;
 template class Array<int32_t>;
 
@@ -57,9 +71,8 @@ Tensor Tensor::full(Shape shape, float value, Device device) {
 }
 
 Tensor Tensor::viewed_as(Shape shape) const {
-  check(shape.size() == size(), "a tensor ", shape_, " cannot be viewed as ", shape);
   Tensor view = *this;
-  view.shape_ = shape;
+  static_cast<Array&>(view) = Array::viewed_as(shape);
   view.id_ = next_id();
   view.wants_grad_ = false;
   return view;
@@ -68,6 +81,12 @@ Tensor Tensor::viewed_as(Shape shape) const {
 float Tensor::item() const {
   check(size() == 1, "item: a tensor ", shape_, " is not one number");
   return to_vector()[0];
+}
+
+Tensor clone(const Tensor& x) {
+  Tensor y(x.shape(), x.device());
+  copy(y.data(), y.device(), x.data(), x.device(), static_cast<size_t>(x.size()) * sizeof(float));
+  return y;
 }
 
 uint64_t Tensor::next_id() {

@@ -23,6 +23,7 @@ class Shape {
   int64_t operator[](int axis) const { return sizes_[static_cast<size_t>(axis < 0 ? rank_ + axis : axis)]; }
   int64_t size() const;                    // number of elements; 1 for rank 0
   Shape with_last(int64_t size) const;     // the same shape with another last axis
+  Shape without_last() const;              // all axes but the last: the shape of its rows
   bool operator==(const Shape&) const = default;
 
  private:
@@ -62,6 +63,7 @@ class Array {
   T* data() { return storage_ ? static_cast<T*>(storage_->data()) : nullptr; }
   const T* data() const { return storage_ ? static_cast<const T*>(storage_->data()) : nullptr; }
   std::vector<T> to_vector() const;  // copied to the host
+  Array viewed_as(Shape shape) const;  // the same storage under another shape
 
  protected:
   Shape shape_;
@@ -96,5 +98,7 @@ class Tensor : public Array<float> {
   uint64_t id_ = 0;
   bool wants_grad_ = false;
 };
+
+Tensor clone(const Tensor& x);  // the same numbers in storage of their own
 
 }  // namespace runnel

@@ -8,13 +8,13 @@
 namespace runnel {
 
 struct RAdamOptions {
-  float lr = 1e-3f;
-  float beta1 = 0.9f;
-  float beta2 = 0.999f;
-  float eps = 1e-8f;
-  float weight_decay = 0.01f;  // decoupled: p -= weight_decay lr p
-  float clip = 1;              // each tensor's gradient is scaled down to this norm; 0: never
-  float global_clip = 0;       // all gradients together are scaled down to this norm; 0: never
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.01;  // decoupled: p -= weight_decay lr p
+  double clip = 1;             // each tensor's gradient is scaled down to this norm; 0: never
+  double global_clip = 0;      // all gradients together are scaled down to this norm; 0: never
 };
 
 class RAdam {
@@ -22,7 +22,7 @@ class RAdam {
   RAdam(std::vector<NamedTensor> parameters, RAdamOptions options);
 
   void step(const Gradients& gradients);  // parameters the loss does not depend on are an error
-  void set_lr(float lr) { options_.lr = lr; }
+  void set_lr(double lr) { options_.lr = lr; }
   int64_t steps() const { return steps_; }  // updates made
 
   // For checkpoints: the moments, named optimizer.m.<parameter> and optimizer.v.<parameter>, sharing storage.

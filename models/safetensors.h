@@ -3,6 +3,7 @@
 #pragma once
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,12 @@ struct SafeTensors {
   std::map<std::string, std::string> metadata;
 };
 
-// Writes a temporary file beside `path`, syncs it and renames it: at any moment `path` is the old file or the new one,
-// whole. Throws Error that names the path if that fails (no permission, disk full), leaving the old file as it was.
+// Writes the parts one after another into a temporary file beside `path`, syncs it and renames it: at any moment `path`
+// is the old file or the new one, whole. Throws Error that names the path if that fails (no permission, disk full),
+// leaving the old file as it was.
+void write_atomically(const std::filesystem::path& path, const std::vector<std::span<const char>>& parts);
+
+// Atomic in the same way.
 void save_safetensors(const std::filesystem::path& path, const SafeTensors& content);
 
 // Throws Error that names the file and what is wrong with it: missing, truncated, header too long or not JSON, sizes

@@ -12,7 +12,7 @@
 
 namespace runnel {
 
-enum class Activation { none, relu, gelu };
+enum class Activation { none, relu };
 
 // --- elementwise ------------------------------------------------------------------------------------------------
 
@@ -35,7 +35,9 @@ KERNEL(gelu_backward(float* dx, const float* dy, const float* x, int64_t n))
 KERNEL(elu_plus_one_forward(float* y, const float* x, int64_t n))
 KERNEL(elu_plus_one_backward(float* dx, const float* dy, const float* y, int64_t n))
 
-// y[i] = x[i] / (1 - p) where 16 bits of the key's sequence, number i, are at least p 2^16, else 0. Its own gradient.
+// y[i] = x[i] / (1 - p) where the key's 16-bit number i is at least round(p 2^16), else 0. Its own gradient. Number i is
+// (key.bits(i / 2) >> 16 (i % 2)) & 0xffff: eight to a Philox block, the low half of a word first. i counts elements of
+// the whole tensor, in this kernel and in all others that drop.
 KERNEL(dropout(float* y, const float* x, int64_t n, Dropout dropout))
 
 // --- matrix products --------------------------------------------------------------------------------------------
@@ -44,14 +46,13 @@ KERNEL(dropout(float* y, const float* x, int64_t n, Dropout dropout))
 KERNEL(matmul(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
               bool transpose_b))
 
-// y[rows,out] = dropout(activation(x[rows,in] w[out,in]^T + b[out])). b may be null. With gelu, `pre` [rows,out] takes
-// what the activation was given, for the backward pass; else it may be null.
-KERNEL(linear_forward(float* y, float* pre, const float* x, const float* w, const float* b, int64_t rows, int64_t out,
-                      int64_t in, Activation activation, Dropout dropout))
-// Any of dx, dw, db may be null. `y` is the output of the forward pass (for relu), `pre` its other output (for gelu).
+// y[rows,out] = dropout(activation(x[rows,in] w[out,in]^T + b[out])). b may be null.
+KERNEL(linear_forward(float* y, const float* x, const float* w, const float* b, int64_t rows, int64_t out, int64_t in,
+                      Activation activation, Dropout dropout))
+// Any of dx, dw, db may be null. y, the output of the forward pass, is read for relu only: it is positive exactly where
+// the gradient passes.
 KERNEL(linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, const float* y,
-                       const float* pre, int64_t rows, int64_t out, int64_t in, Activation activation,
-                       Dropout dropout))
+                       int64_t rows, int64_t out, int64_t in, Activation activation, Dropout dropout))
 
 // --- normalisation, embedding, losses ---------------------------------------------------------------------------
 
@@ -75,15 +76,17 @@ KERNEL(embedding_backward(float* dtable, const float* dy, const int32_t* tokens,
 // nll[r] = mask[r] (logsumexp(logits[r,:]) - logits[r,target[r]]), in nats; mask may be null (all ones).
 KERNEL(cross_entropy_forward(float* nll, const float* logits, const int32_t* targets, const float* mask, int64_t rows,
                              int64_t vocabulary))
-// dlogits = scale mask (softmax(logits) - onehot(target)), with scale[0] read on the device.
+// dlogits[r,:] = scale[0] mask[r] (softmax(logits[r,:]) - onehot(target[r])).
 KERNEL(cross_entropy_backward(float* dlogits, const float* scale, const float* logits, const int32_t* targets,
                               const float* mask, int64_t rows, int64_t vocabulary))
+// y[0] = a[0] / b[0]: a mean over a mask whose sum only the device knows.
+KERNEL(divide(float* y, const float* a, const float* b))
 
 // Mixture of K discretized logistics (PixelCNN++, Salimans et al. 2017) over the bytes 0..255, which stand for
 // -1, -1 + 2/255, ..., 1. params [rows,3K] hold K mixture logits, K means, K log-scales (taken as at least -7); see
 // logistic_mixture.cpp. nll[r] = -log P(byte[r]), in nats.
 KERNEL(logistic_mixture_forward(float* nll, const float* params, const int32_t* bytes, int64_t rows, int64_t k))
-KERNEL(logistic_mixture_backward(float* dparams, const float* scale, const float* params, const int32_t* bytes,
+KERNEL(logistic_mixture_backward(float* dparams, const float* dnll, const float* params, const int32_t* bytes,
                                  int64_t rows, int64_t k))
 // bytes[r] drawn from exactly that distribution with two uniforms of keys[r], sharpened by the temperature (1: none).
 KERNEL(logistic_mixture_sample(int32_t* bytes, const float* params, const Key* keys, float temperature, int64_t rows,
@@ -103,26 +106,30 @@ KERNEL(causal_product_forward(float* y, const float* q, const float* k, const fl
 KERNEL(causal_product_backward(float* dq, float* dk, float* dv, const float* dy, const float* q, const float* k,
                                const float* v, int64_t batch, int64_t length, int64_t heads, int64_t e, int64_t m))
 
-// The same with feature map elu + 1 on q and k, and the normaliser: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps).
+// The same with feature map elu + 1 on q and k, and the normaliser: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + 1e-6).
 // The state before the first position comes in as s0 [B,H,E,M], z0 [B,H,E] (null: zero) and the one after the last goes
 // out as s1, z1 (null: not wanted); s1 may be s0 and z1 may be z0.
 KERNEL(linear_attention_forward(float* y, float* s1, float* z1, const float* q, const float* k, const float* v,
                                 const float* s0, const float* z0, int64_t batch, int64_t length, int64_t heads,
-                                int64_t e, int64_t m, float eps))
+                                int64_t e, int64_t m))
 // s0, z0 as in the forward pass; they get no gradient. y is the forward pass's output.
 KERNEL(linear_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* q,
                                  const float* k, const float* v, const float* s0, const float* z0, int64_t batch,
-                                 int64_t length, int64_t heads, int64_t e, int64_t m, float eps))
+                                 int64_t length, int64_t heads, int64_t e, int64_t m))
 
 // --- optimizer --------------------------------------------------------------------------------------------------
 
 // RAdam (Liu et al. 2020) as the authors train: see radam.cpp. parameter, m, v are read and written.
 struct RAdamStep {
-  float lr, beta1, beta2, eps, weight_decay;
-  float clip;    // the gradient is scaled down to this norm first; 0: never
-  int64_t step;  // 1 for the first update
+  double beta1, beta2, eps;
+  double decay;              // parameter -= decay parameter
+  double size;               // parameter -= size m / (adaptive ? sqrt(v) + eps : 1)
+  bool adaptive;
+  double clip, global_clip;  // largest norm of this gradient, and of all together; 0: any
 };
-KERNEL(radam_step(float* parameter, float* m, float* v, const float* gradient, int64_t n, RAdamStep options))
+// square and global_square hold the squared norms of this gradient and of all, so that the host need not wait for them.
+KERNEL(radam_step(float* parameter, float* m, float* v, const float* gradient, const float* square,
+                  const float* global_square, int64_t n, RAdamStep step))
 // total[0] = sum_i x[i]^2 in double, rounded once.
 KERNEL(sum_of_squares(float* total, const float* x, int64_t n))
 

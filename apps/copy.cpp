@@ -1,0 +1,152 @@
+// The copy task of figure 2: a model reads a random sequence of ten symbols and a separator, and must write the
+// sequence again. It needs no data and shows within minutes that causal linear attention can look something up.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/options.h"
+#include "apps/training.h"
+#include "datasets/copy_task.h"
+#include "models/transformer.h"
+
+namespace runnel {
+namespace {
+
+struct CopySettings : Settings {
+  int64_t length = 128;
+
+  template <class Each>
+  void each(Each&& option) {
+    Settings::each(option);
+    option("length", length, in_range(5, 1 << 20), "positions: sequence, separator, copy and padding");
+  }
+};
+
+struct EvaluateOptions : Machine {
+  std::string model;
+  int64_t sequences = 1000;
+  int64_t show = 4;
+
+  template <class Each>
+  void each(Each&& option) {
+    Machine::each(option);
+    option("model", model, CLI::Validator(), "a run folder or a .safetensors file");
+    option("sequences", sequences, in_range(1, 1e9), "fresh sequences to measure on");
+    option("show", show, in_range(0, 1000), "sequences to print with the model's copy");
+  }
+};
+
+std::vector<CopySettings> presets() {
+  CopySettings paper;  // the defaults
+  CopySettings small;
+  small.preset = "small";
+  small.length = 64;
+  small.layers = 2;
+  small.width = 128;
+  small.heads = 4;
+  small.feed_forward = 512;
+  small.steps = 4000;
+  CopySettings tiny = small;
+  tiny.preset = "tiny";
+  tiny.length = 32;
+  tiny.width = 64;
+  tiny.feed_forward = 256;
+  tiny.batch = 32;
+  tiny.steps = 3000;
+  tiny.lr_step = 2500;
+  tiny.dropout = 0;
+  return {paper, small, tiny};
+}
+
+std::vector<int32_t> argmax(const Tensor& logits) {
+  const std::vector<float> values = logits.to_vector();
+  const int64_t n = logits.shape()[-1];
+  std::vector<int32_t> best;
+  for (auto row = values.begin(); row != values.end(); row += n)
+    best.push_back(static_cast<int32_t>(std::max_element(row, row + n) - row));
+  return best;
+}
+
+int train_copy(CopySettings& settings) {
+  const CopyTask data{.length = settings.length};
+  Transformer model(settings.model(data.vocabulary(), data.vocabulary(), data.length),
+                    key_for(settings.seed, Purpose::initialisation));
+  const auto mean_loss = [&](const CopyBatch& batch, std::optional<Key> dropout) {
+    return cross_entropy(model(batch.tokens, dropout), batch.targets, batch.mask);
+  };
+  const Task task{
+      .app = "copy",
+      .model = model,
+      .tokens = data.length,
+      .bits = false,
+      .loss = [&](int64_t, int64_t batch, Key key) { return mean_loss(data.batch(key.fold(0), batch), key.fold(1)); },
+      .validate =
+          [&] {
+            const Key key = key_for(settings.seed, Purpose::validation);
+            return mean_loss(data.batch(key, settings.batch), {}).item();
+          },
+      .preview = {}};
+  return train(task, settings, to_json(settings));
+}
+
+std::string letters(const std::vector<int32_t>& symbols) {
+  std::string text;
+  for (const int32_t symbol : symbols) text += symbol == 0 ? '.' : static_cast<char>('a' + symbol - 1);
+  return text;
+}
+
+// Reads the sequence and the separator, then goes on by itself, one symbol after another.
+std::vector<int32_t> copy_of(const Transformer& model, const std::vector<int32_t>& sequence) {
+  RecurrentTransformer twin(model, 1);
+  for (const int32_t symbol : sequence) twin.step(Indices({1}, {symbol}));
+  std::vector<int32_t> written;
+  for (int32_t symbol = 0; written.size() < sequence.size(); written.push_back(symbol))
+    symbol = argmax(twin.step(Indices({1}, {symbol})))[0];
+  return written;
+}
+
+int evaluate_copy(EvaluateOptions& options) {
+  const Checkpoint checkpoint = load_checkpoint(options.model, "copy");
+  const CopyTask data{.length = checkpoint.model.config().max_length};
+  const Key key = key_for(options.seed, Purpose::sampling);
+
+  int64_t right = 0, asked = 0;
+  for (int64_t done = 0; done < options.sequences;) {
+    const int64_t size = std::min<int64_t>(64, options.sequences - done);
+    const CopyBatch batch = data.batch(key.fold(static_cast<uint64_t>(done)), size);
+    const std::vector<int32_t> guess = argmax(checkpoint.model(batch.tokens));
+    for (size_t i = 0; i < guess.size(); ++i)
+      if (batch.mask.data()[i] > 0) {
+        ++asked;
+        right += guess[i] == batch.targets.data()[i];
+      }
+    done += size;
+  }
+  fmt::print("{}, step {}\n", checkpoint.path.string(), checkpoint.step);
+  fmt::print("masked accuracy {:.3f}% on {} fresh sequences ({} of {} symbols)\n",
+             100 * static_cast<double>(right) / static_cast<double>(asked), options.sequences, right, asked);
+
+  for (int64_t i = 0; i < options.show; ++i) {
+    const CopyBatch one = data.batch(key.fold(0).fold(static_cast<uint64_t>(i)), 1);
+    const std::vector<int32_t> tokens = one.tokens.to_vector();
+    const std::vector<int32_t> sequence(tokens.begin(), std::find(tokens.begin(), tokens.end(), 0));
+    const std::vector<int32_t> written = copy_of(checkpoint.model, sequence);
+    const auto wrong =
+        std::inner_product(sequence.begin(), sequence.end(), written.begin(), 0, std::plus<>(), std::not_equal_to<>());
+    fmt::print("in   {}\nout  {}  {} wrong\n", letters(sequence), letters(written), wrong);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_copy(CLI::App& program, Command& chosen) {
+  CLI::App* copy = program.add_subcommand("copy", "the copy task (figure 2); needs no data");
+  copy->require_subcommand(1);
+  add_training<CopySettings>(*copy, chosen, "train a model, with the paper's values unless told otherwise", presets(),
+                             train_copy);
+  add_command<EvaluateOptions>(*copy, chosen, "evaluate", "masked accuracy, and some sequences in and out",
+                               evaluate_copy);
+}
+
+}  // namespace runnel

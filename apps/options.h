@@ -1,0 +1,183 @@
+// The command line. Every command's options are one struct; its member `each` lists them once, as (flag, value, what it
+// may be, help). From that list come the flags, their ranges, --help, the table of presets, config.json and what
+// --resume reads back.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "engine/check.h"
+#include "engine/random.h"
+#include "models/transformer.h"
+
+namespace runnel {
+
+// What to do once the command line is understood; returns the exit status.
+using Command = std::function<int()>;
+
+void add_copy(CLI::App& program, Command& chosen);
+void add_mnist(CLI::App& program, Command& chosen);
+void add_check(CLI::App& program, Command& chosen);
+
+CLI::Validator in_range(double low, double high);  // NaN is in no range
+CLI::Validator one_of(const std::vector<std::string>& words);
+
+// What every command that computes takes.
+struct Machine {
+  std::string device = "auto";
+  int64_t threads = 0;  // 0: all cores
+  uint64_t seed = 1;
+
+  template <class Each>
+  void each(Each&& option) {
+    option("device", device, one_of({"auto", "cpu", "cuda"}), "where to compute");
+    option("threads", threads, in_range(1, 1024), "CPU threads; all cores if not given");
+    option("seed", seed, CLI::Validator(), "of everything random");
+  }
+
+  // Sets the number of threads and checks that the device exists.
+  void prepare();
+};
+
+// What every training takes. The values here are the paper's (copy task).
+struct Settings : Machine {
+  std::string preset = "paper";
+  int64_t layers = 4;
+  int64_t width = 256;  // D, shared by the heads
+  int64_t heads = 8;
+  int64_t feed_forward = 1024;
+  double dropout = 0.1;
+
+  int64_t batch = 64;
+  int64_t steps = 10000;
+  double minutes = 0;  // of training in all, over all resumes; 0: no limit
+  double lr = 1e-3;
+  std::string schedule =
+      "step";  // constant; step: x 0.1 after `lr_step` updates; cosine: to zero at the end of the run
+  int64_t lr_step = 3000;
+  double weight_decay = 0.01;
+  double clip = 1;
+
+  int64_t log_every = 10;
+  int64_t evaluate_every = 500;
+  int64_t save_every = 500;
+
+  std::string out;  // the run folder
+  bool resume = false;
+  bool dry_run = false;
+
+  template <class Each>
+  void each(Each&& option) {
+    Machine::each(option);
+    option("layers", layers, in_range(1, 1024), "encoder layers");
+    option("width", width, in_range(2, 65536), "the model's width, shared by the heads");
+    option("heads", heads, in_range(1, 1024), "attention heads; must divide --width");
+    option("feed-forward", feed_forward, in_range(1, 1 << 20), "width of the feed-forward layers");
+    option("dropout", dropout, in_range(0, 0.95), "probability");
+    option("batch", batch, in_range(1, 1 << 20), "sequences per update");
+    option("steps", steps, in_range(1, 1e12), "updates");
+    option("minutes", minutes, in_range(0, 1e6), "stop after so many minutes of training in all; 0: no limit");
+    option("lr", lr, in_range(0, 100), "learning rate");
+    option("schedule", schedule, one_of({"constant", "step", "cosine"}),
+           "of the learning rate: constant, a tenth after --lr-step updates, or a cosine to zero at the end");
+    option("lr-step", lr_step, in_range(1, 1e12), "updates before the learning rate drops (--schedule step)");
+    option("weight-decay", weight_decay, in_range(0, 1), "decoupled");
+    option("clip", clip, in_range(0, 1e9), "largest gradient norm of each parameter tensor; 0: any");
+    option("log-every", log_every, in_range(1, 1e12), "updates per row of metrics.csv");
+    option("evaluate-every", evaluate_every, in_range(1, 1e12), "updates between validations and previews");
+    option("save-every", save_every, in_range(1, 1e12), "updates between checkpoints");
+  }
+
+  // The model that these settings describe. UsageError names the flag that cannot be.
+  TransformerConfig model(int64_t vocabulary, int64_t outputs, int64_t max_length) const;
+};
+
+template <class Options>
+nlohmann::json to_json(Options options) {
+  nlohmann::json json = {{"preset", options.preset}};
+  options.each(
+      [&](const std::string& flag, const auto& value, const CLI::Validator&, const char*) { json[flag] = value; });
+  return json;
+}
+
+// Adds a flag for each option. The values that `options` has then are the defaults.
+template <class Options>
+void add_flags(CLI::App& command, Options& options) {
+  options.each([&](const std::string& flag, auto& value, const CLI::Validator& allowed, const char* help) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(value)>, bool>)
+      command.add_flag("--" + flag, value, help);
+    else
+      command.add_option("--" + flag, value, help)->check(allowed);
+  });
+}
+
+// A subcommand without presets (evaluate, sample, ...): `run` gets the options.
+template <class Options>
+void add_command(CLI::App& app, Command& chosen, const char* name, const char* help, std::function<int(Options&)> run) {
+  CLI::App* command = app.add_subcommand(name, help);
+  auto options = std::make_shared<Options>();
+  add_flags(*command, *options);
+  command->callback([=, &chosen] { chosen = [=] { return options->prepare(), run(*options); }; });
+}
+
+// The config.json of a run. Throws Error if there is none, or if it cannot be read.
+nlohmann::json read_config(const std::filesystem::path& run_folder);
+// UsageError if the run began with another value of something that a run cannot change on the way.
+void check_same_run(const nlohmann::json& began, const nlohmann::json& now);
+// What --help shows below the flags: the values of each preset, side by side.
+std::string preset_table(const std::vector<nlohmann::json>& presets);
+
+// The subcommand `train`. S is Settings or derives from it; the first preset is the default. Precedence: the preset, or
+// with --resume the run's config.json; then the flags that were given.
+template <class S>
+void add_training(CLI::App& app, Command& chosen, const char* help, std::vector<S> presets,
+                  std::function<int(S&)> run) {
+  CLI::App* command = app.add_subcommand("train", help);
+  std::vector<std::string> names;
+  std::vector<nlohmann::json> values;
+  for (S& preset : presets) {
+    preset.out = "runs/" + app.get_name();
+    names.push_back(preset.preset);
+    values.push_back(to_json(preset));
+  }
+  auto settings = std::make_shared<S>(presets[0]);
+  command->add_option("--preset", settings->preset, "values for all that is not given")->check(one_of(names));
+  command->add_option("--out", settings->out, "the run folder to write");
+  command->add_flag("--resume", settings->resume, "go on with the run in --out, with its configuration");
+  command->add_flag("--dry-run", settings->dry_run, "say what the run would take, and write nothing");
+  add_flags(*command, *settings);
+  command->footer(preset_table(values));
+
+  command->callback([=, &chosen] {
+    const auto apply_flags = [&] {
+      for (CLI::Option* option : command->get_options())
+        if (option->count()) option->run_callback();
+    };
+    const std::string preset = settings->preset;
+    *settings = *std::find_if(presets.begin(), presets.end(), [&](const S& s) { return s.preset == preset; });
+    apply_flags();
+    if (settings->resume) {
+      const nlohmann::json began = read_config(settings->out);
+      const auto take = [&](const std::string& key, auto& value) {
+        try {
+          began.at(key).get_to(value);
+        } catch (const nlohmann::json::exception&) {
+          fail(settings->out, "/config.json has no usable \"", key, "\": it is not of a run of this program and app");
+        }
+      };
+      take("preset", settings->preset);
+      settings->each([&](const std::string& flag, auto& value, const auto&...) { take(flag, value); });
+      apply_flags();
+      check_same_run(began, to_json(*settings));
+    }
+    chosen = [=] { return settings->prepare(), run(*settings); };
+  });
+}
+
+}  // namespace runnel

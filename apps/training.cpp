@@ -1,0 +1,424 @@
+#include "apps/training.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <numbers>
+
+#include "apps/pictures.h"
+#include "engine/check.h"
+#include "engine/tape.h"
+#include "models/optimizer.h"
+#include "models/safetensors.h"
+
+namespace runnel {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// 3163787 -> 3,163,787
+std::string grouped(double n) {
+  std::string digits = fmt::format("{:.0f}", n);
+  for (size_t i = digits.size(); i > 3;) digits.insert(i -= 3, ",");
+  return digits;
+}
+
+std::string bytes_text(double bytes) {
+  return bytes < 1e9 ? fmt::format("{:.1f} MB", bytes / 1e6) : fmt::format("{:.2f} GB", bytes / 1e9);
+}
+
+std::string duration_text(double seconds) {
+  if (seconds < 100) return fmt::format("{:.0f} s", seconds);
+  const double minutes = seconds / 60;
+  if (minutes < 100) return fmt::format("{:.0f} min", minutes);
+  return minutes < 48 * 60 ? fmt::format("{:.1f} h", minutes / 60) : fmt::format("{:.1f} days", minutes / 60 / 24);
+}
+
+// --- interruption -----------------------------------------------------------------------------------------------
+
+volatile std::sig_atomic_t interrupted = 0;
+
+// While it lives, the first SIGINT or SIGTERM only asks; a second one ends the program as usual.
+struct SignalsAsk {
+  struct sigaction old_int, old_term;
+  SignalsAsk() {
+    interrupted = 0;
+    struct sigaction ask {};
+    ask.sa_handler = [](int) { interrupted = 1; };
+    ask.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+    sigaction(SIGINT, &ask, &old_int);
+    sigaction(SIGTERM, &ask, &old_term);
+  }
+  ~SignalsAsk() {
+    sigaction(SIGINT, &old_int, nullptr);
+    sigaction(SIGTERM, &old_term, nullptr);
+  }
+};
+
+// --- the run folder ---------------------------------------------------------------------------------------------
+
+// Where a run stands, apart from weights and moments. All of it follows from seed and step: no clock in a checkpoint.
+struct Standing {
+  int64_t step = 0;     // updates made
+  double loss_sum = 0;  // since the last row of metrics.csv
+  int64_t loss_count = 0;
+  double best = std::numeric_limits<double>::infinity();  // validation loss
+};
+
+void to_json(json& j, const Standing& s) {
+  j = {{"step", s.step}, {"loss_sum", s.loss_sum}, {"loss_count", s.loss_count}};
+  if (std::isfinite(s.best)) j["best"] = s.best;
+}
+
+void from_json(const json& j, Standing& s) {
+  s.step = j.at("step");
+  s.loss_sum = j.at("loss_sum");
+  s.loss_count = j.at("loss_count");
+  s.best = j.value("best", s.best);
+}
+
+json model_json(const TransformerConfig& c) {
+  return {{"layers", c.layers},         {"heads", c.heads},
+          {"head_dim", c.head_dim},     {"feed_forward", c.feed_forward},
+          {"vocabulary", c.vocabulary}, {"outputs", c.outputs},
+          {"max_length", c.max_length}, {"dropout", c.dropout}};
+}
+
+// A value from a checkpoint's metadata.
+json metadata(const SafeTensors& content, const fs::path& path, const std::string& key) {
+  const auto found = content.metadata.find(key);
+  check(found != content.metadata.end(), path.string(), " is not a checkpoint of this program: it has no \"", key,
+        "\"");
+  json value = json::parse(found->second, nullptr, false);
+  check(!value.is_discarded(), path.string(), " is damaged: its \"", key, "\" is not JSON");
+  return value;
+}
+
+SafeTensors load_of_app(const fs::path& path, const std::string& app) {
+  SafeTensors content = load_safetensors(path);
+  const json of = metadata(content, path, "app");
+  check(of == app, path.string(), " is a checkpoint of the app ", of.dump(), ", not of \"", app, "\"");
+  return content;
+}
+
+// metrics.csv: a row per --log-every updates, flushed one by one.
+class Metrics {
+ public:
+  // Keeps the rows up to and including `step` and cuts what a killed run wrote beyond its last checkpoint.
+  Metrics(fs::path path, int64_t step) : path_(std::move(path)) {
+    static const std::string header = "step,loss,loss_bits,validation,validation_bits,lr,tokens_per_second,seconds";
+    std::string kept = header + "\n";
+    std::ifstream old(path_);
+    for (std::string row; step > 0 && std::getline(old, row) && !old.eof();) {  // a row without its newline was cut
+      char* end;
+      const long long row_step = std::strtoll(row.c_str(), &end, 10);
+      if (*end != ',' || row_step > step) continue;
+      kept += row + "\n";
+      seconds_ = std::strtod(row.c_str() + row.rfind(',') + 1, nullptr);
+    }
+    write_atomically(path_, {kept});
+    file_ = std::fopen(path_.c_str(), "a");
+    require(file_);
+  }
+  ~Metrics() {
+    if (file_) std::fclose(file_);
+  }
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  double seconds() const { return seconds_; }  // of the last row kept: the time the run took so far
+
+  void row(const Standing& at, double loss, const double* validation, double lr, double rate, double seconds) {
+    const auto both = [](double nats) { return fmt::format("{:.6f},{:.6f}", nats, nats / std::numbers::ln2); };
+    const std::string text = fmt::format("{},{},{},{:.4g},{:.0f},{:.1f}\n", at.step, both(loss),
+                                         validation ? both(*validation) : ",", lr, rate, seconds);
+    require(std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0);
+  }
+
+ private:
+  void require(bool holds) const { check(holds, "cannot write ", path_.string(), ": ", std::strerror(errno)); }
+  fs::path path_;
+  std::FILE* file_ = nullptr;
+  double seconds_ = 0;
+};
+
+// --- one run ----------------------------------------------------------------------------------------------------
+
+class Run {
+ public:
+  Run(const Task& task, const Settings& settings, const json& config)
+      : task_(task),
+        settings_(settings),
+        folder_(settings.out),
+        config_(config),
+        parameters_(task.model.parameters()),
+        optimizer_(parameters_, {.lr = static_cast<float>(settings.lr),
+                                 .weight_decay = static_cast<float>(settings.weight_decay),
+                                 .clip = static_cast<float>(settings.clip)}) {}
+
+  void dry();
+  int run();
+
+ private:
+  // One update with `batch` sequences. Returns the loss.
+  double update(int64_t step, int64_t batch);
+  double lr(int64_t step, double seconds) const;
+  void open_folder();
+  void save();
+  void evaluate(double& validation);
+  SafeTensors content(bool with_optimizer) const;
+  std::string loss_text(double nats) const {
+    return task_.bits ? fmt::format("{:.4f} bits/dim", nats / std::numbers::ln2) : fmt::format("{:.5f} nats", nats);
+  }
+
+  const Task& task_;
+  const Settings& settings_;
+  const fs::path folder_;
+  const json config_;
+  std::vector<NamedTensor> parameters_;
+  RAdam optimizer_;
+  Standing at_;
+  int64_t saved_ = -1;  // the step that last.safetensors holds
+};
+
+double Run::update(int64_t step, int64_t batch) {
+  const Key key = key_for(settings_.seed, Purpose::training).fold(static_cast<uint64_t>(step));
+  Tape tape;
+  const Tensor loss = task_.loss(step, batch, key);
+  const double nats = loss.item();
+  check(std::isfinite(nats), "the loss is ", nats, " at step ", step + 1, "; ",
+        saved_ < 0 ? "nothing was saved yet"
+                   : fmt::format("{} holds step {}", (folder_ / "last.safetensors").string(), saved_));
+  optimizer_.step(tape.backward(loss));
+  return nats;
+}
+
+double Run::lr(int64_t step, double seconds) const {
+  if (settings_.schedule == "step") return settings_.lr * (step < settings_.lr_step ? 1 : 0.1);
+  if (settings_.schedule == "constant") return settings_.lr;
+  double done = static_cast<double>(step) / static_cast<double>(settings_.steps);
+  if (settings_.minutes > 0) done = std::max(done, seconds / (60 * settings_.minutes));
+  return settings_.lr * 0.5 * (1 + std::cos(std::numbers::pi * std::min(done, 1.0)));
+}
+
+SafeTensors Run::content(bool with_optimizer) const {
+  SafeTensors content{parameters_,
+                      {{"app", json(task_.app).dump()},
+                       {"model", model_json(task_.model.config()).dump()},
+                       {"config", config_.dump()},
+                       {"standing", json(at_).dump()}}};
+  if (with_optimizer)
+    for (const NamedTensor& moment : optimizer_.state()) content.tensors.push_back(moment);
+  return content;
+}
+
+void Run::save() {
+  if (saved_ == at_.step) return;
+  // A gradient can overflow although the loss did not: such weights must not replace good ones.
+  for (const auto& [name, tensor] : parameters_)
+    check(std::all_of(tensor.data(), tensor.data() + tensor.size(), [](float x) { return std::isfinite(x); }),
+          "update ", at_.step, " left numbers in ", name, " that are not finite; nothing was saved after step ",
+          std::max<int64_t>(saved_, 0));
+  save_safetensors(folder_ / "last.safetensors", content(true));
+  saved_ = at_.step;
+}
+
+void Run::open_folder() {
+  const fs::path last = folder_ / "last.safetensors";
+  std::error_code error;
+  const bool exists = fs::exists(last, error);
+  check<UsageError>(!exists || settings_.resume, "--out ", folder_.string(),
+                    " already holds a run; add --resume to go on with it, or choose another folder");
+  fs::create_directories(folder_, error);
+  check(!error, "cannot make the run folder ", folder_.string(), ": ", error.message());
+  if (exists) {
+    const SafeTensors content = load_of_app(last, task_.app);
+    std::vector<NamedTensor> into = parameters_;
+    for (const NamedTensor& moment : optimizer_.state()) into.push_back(moment);
+    check(content.tensors.size() == into.size(), last.string(), " belongs to another model: it has ",
+          content.tensors.size(), " tensors, not ", into.size());
+    const json standing = metadata(content, last, "standing");
+    try {
+      at_ = standing.get<Standing>();
+    } catch (const json::exception&) {
+      fail(last.string(), " is damaged: it does not say where the run stands");
+    }
+    restore(content, last, into);
+    optimizer_.set_steps(at_.step);
+    saved_ = at_.step;
+  }
+  write_atomically(folder_ / "config.json", {config_.dump(2) + "\n"});
+}
+
+void Run::evaluate(double& validation) {
+  validation = task_.validate();
+  check(std::isfinite(validation), "the validation loss is ", validation, " at step ", at_.step);
+  if (validation < at_.best) {
+    at_.best = validation;
+    save_safetensors(folder_ / "best.safetensors", content(false));
+  }
+  if (task_.preview) {
+    fs::create_directories(folder_ / "samples");
+    task_.preview(folder_ / "samples" / fmt::format("step-{:07}.png", at_.step));
+  }
+}
+
+int Run::run() {
+  open_folder();
+  Metrics metrics(folder_ / "metrics.csv", at_.step);
+  const SignalsAsk signals;
+  const bool terminal = isatty(STDOUT_FILENO);
+  const double begun = now() - metrics.seconds();
+  const double limit = settings_.minutes > 0 ? 60 * settings_.minutes : std::numeric_limits<double>::infinity();
+  const int64_t first = at_.step;
+  double first_seconds = metrics.seconds(), row_seconds = 0, shown = 0, plotted = now(), saved = now();
+  double rate = 0;  // tokens per second, over the updates since the last row
+
+  const auto plot = [&] { plot_loss(folder_ / "metrics.csv", folder_ / "loss.png", task_.app, task_.bits); };
+  const auto show = [&](double loss, const double* validation) {
+    const double seconds = now() - begun;
+    const double per_step = (seconds - first_seconds) / static_cast<double>(std::max<int64_t>(at_.step - first, 1));
+    const double left = std::min(per_step * static_cast<double>(settings_.steps - at_.step), limit - seconds);
+    std::string line = fmt::format("step {} of {}  loss {}  {} tokens/s  {} left", grouped(double(at_.step)),
+                                   grouped(double(settings_.steps)), loss_text(loss), grouped(rate),
+                                   duration_text(std::max(left, 0.0)));
+    if (validation) line += "  validation " + loss_text(*validation);
+    fmt::print("{}{}{}", terminal ? "\r\x1b[K" : "", line, terminal && !validation ? "" : "\n");
+    std::fflush(stdout);
+    shown = now();
+  };
+  if (first > 0) fmt::print("resuming at step {}\n", grouped(double(first)));
+
+  while (at_.step < settings_.steps && now() - begun < limit && !interrupted) {
+    const double start = now(), rate_of_learning = lr(at_.step, start - begun);
+    optimizer_.set_lr(static_cast<float>(rate_of_learning));
+    at_.loss_sum += update(at_.step, settings_.batch);
+    ++at_.loss_count;
+    ++at_.step;
+    row_seconds += now() - start;
+    const double loss = at_.loss_sum / static_cast<double>(at_.loss_count);
+    rate = static_cast<double>(at_.loss_count * settings_.batch * task_.tokens) / row_seconds;
+
+    const bool last = at_.step == settings_.steps || now() - begun >= limit;
+    const bool evaluates = last || at_.step % settings_.evaluate_every == 0;
+    double validation = 0;
+    if (evaluates) evaluate(validation);
+    if (evaluates || now() - shown > (terminal ? 0.2 : 10)) show(loss, evaluates ? &validation : nullptr);
+    if (evaluates || at_.step % settings_.log_every == 0) {
+      metrics.row(at_, loss, evaluates ? &validation : nullptr, rate_of_learning, rate, now() - begun);
+      at_.loss_sum = 0;
+      at_.loss_count = 0;
+      row_seconds = 0;
+      if (now() - plotted > 30) {
+        plot();
+        plotted = now();
+      }
+    }
+    if (last || at_.step % settings_.save_every == 0 || now() - saved > 120) {
+      save();
+      saved = now();
+    }
+  }
+  save();
+  plot();
+  if (interrupted) {
+    fmt::print("{}stopped and saved at step {}; go on with: runnel {} train --resume --out {}\n", terminal ? "\n" : "",
+               grouped(double(at_.step)), task_.app, folder_.string());
+    return 130;
+  }
+  fmt::print("finished at step {} after {}; the run is in {}\n", grouped(double(at_.step)),
+             duration_text(now() - begun), folder_.string());
+  return 0;
+}
+
+// Memory and time are linear in the batch: two small batches say what the whole one takes.
+void Run::dry() {
+  const auto peak = [&](int64_t batch) {
+    reset_peak(Device::cpu);
+    const int64_t before = memory_use(Device::cpu).live;
+    update(0, batch);
+    return static_cast<double>(memory_use(Device::cpu).peak - before);
+  };
+  const auto seconds_of = [&](int64_t batch) {
+    const double start = now();
+    update(0, batch);
+    return now() - start;
+  };
+  const double one = peak(1), two = peak(2), batch = static_cast<double>(settings_.batch);
+  const double step_bytes = one + (batch - 1) * (two - one);
+  const double parameter_bytes = 4 * static_cast<double>(task_.model.parameter_count());
+  const double bytes = 3 * parameter_bytes + step_bytes;
+  const double free = static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+
+  double seconds = seconds_of(2) * batch / 2;
+  const bool measured = bytes < free && seconds < 30;
+  if (measured) {
+    seconds_of(settings_.batch);  // the first touch of new memory is slow
+    seconds = std::min(seconds_of(settings_.batch), seconds_of(settings_.batch));
+  }
+  double total = seconds * static_cast<double>(settings_.steps);
+  if (settings_.minutes > 0) total = std::min(total, 60 * settings_.minutes);
+
+  fmt::print("parameters          {}\n", grouped(parameter_bytes / 4));
+  fmt::print("memory              {}: {} parameters, {} moments, {} activations and gradients\n", bytes_text(bytes),
+             bytes_text(parameter_bytes), bytes_text(2 * parameter_bytes), bytes_text(step_bytes));
+  fmt::print("free memory         {}{}\n", bytes_text(free), bytes < free ? "" : ": not enough, make --batch smaller");
+  fmt::print("one update          {:.3g} s, {} tokens/s ({})\n", seconds,
+             grouped(batch * static_cast<double>(task_.tokens) / seconds),
+             measured ? "measured" : "from a small batch");
+  fmt::print("the whole run       about {} for {} updates\n", duration_text(total), grouped(total / seconds));
+  fmt::print("nothing was written\n");
+}
+
+}  // namespace
+
+int train(const Task& task, const Settings& settings, nlohmann::json config) {
+  Run run(task, settings, config);
+  if (!settings.dry_run) return run.run();
+  run.dry();
+  return 0;
+}
+
+Checkpoint load_checkpoint(const std::filesystem::path& given, const std::string& app) {
+  check<UsageError>(!given.empty(), "--model is needed: a run folder or a .safetensors file");
+  fs::path path = given;
+  std::error_code error;
+  if (fs::is_directory(given, error))
+    path = given / (fs::exists(given / "best.safetensors", error) ? "best.safetensors" : "last.safetensors");
+  const SafeTensors content = load_of_app(path, app);
+  const json model = metadata(content, path, "model"), standing = metadata(content, path, "standing");
+  try {
+    const TransformerConfig c{.layers = model.at("layers"),
+                              .heads = model.at("heads"),
+                              .head_dim = model.at("head_dim"),
+                              .feed_forward = model.at("feed_forward"),
+                              .vocabulary = model.at("vocabulary"),
+                              .outputs = model.at("outputs"),
+                              .max_length = model.at("max_length"),
+                              .dropout = model.at("dropout")};
+    // Before a damaged number makes a model of terabytes: each stands for an axis of some tensor in the file.
+    int64_t most = 0;
+    for (const auto& [name, tensor] : content.tensors) most = std::max(most, tensor.size());
+    for (const int64_t size : {c.layers, c.heads, c.head_dim, c.feed_forward, c.vocabulary, c.outputs})
+      check(size > 0 && size <= most, path.string(), " is damaged: it describes an impossible model");
+    Checkpoint checkpoint{path, Transformer(c, Key{}), metadata(content, path, "config"), standing.at("step")};
+    restore(content, path, checkpoint.model.parameters());
+    return checkpoint;
+  } catch (const json::exception&) {
+    fail(path.string(), " is damaged: it does not describe its model");
+  }
+}
+
+}  // namespace runnel

@@ -1,0 +1,31 @@
+// The copy task of figure 2 as the authors' training code generates it (causal-copy/utils.py): a random sequence of
+// symbols, a separator, the sequence again, then padding. The loss counts only where the answer can be known.
+#pragma once
+#include "engine/random.h"
+#include "engine/tensor.h"
+
+namespace runnel {
+
+struct CopyBatch {
+  Indices tokens;   // x [B,L], 0 .. symbols
+  Indices targets;  // y [B,L], y[t] = x[t+1], and 0 after the end
+  Tensor mask;      // [B,L], 1 where the loss counts, else 0
+};
+
+struct CopyTask {
+  int64_t length = 128;  // L
+  int64_t symbols = 10;  // written 1 .. symbols; 0 is the separator and the padding
+
+  int64_t vocabulary() const { return symbols + 1; }
+
+  // Each sequence draws its n uniformly from the integers in [L/4, (L-1)/2), 32 .. 62 for L = 128, and is
+  //
+  //   x    s_1 ... s_n 0 s_1 ... s_n 0 0 ...
+  //   mask 1 on [n-1, 2n): the prediction of the separator, of the n symbols after it, but not of the padding
+  //
+  // The same key gives the same batch, and the first rows of a larger one: training uses seed.fold(step). Throws if
+  // L < 5, when no n is left, or if there is no symbol.
+  CopyBatch batch(Key key, int64_t size, Device device = Device::cpu) const;
+};
+
+}  // namespace runnel

@@ -1,0 +1,36 @@
+// Images as sequences of bytes: a set of them in memory, and the batches that an autoregressive model reads.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/tensor.h"
+
+namespace runnel {
+
+struct ImageSet {
+  std::string name;  // what to call it wherever a result is printed
+  int64_t count = 0, height = 0, width = 0, channels = 0;
+  std::vector<uint8_t> pixels;  // [count,height,width,channels]
+  std::vector<uint8_t> labels;  // [count]
+
+  int64_t size() const { return height * width * channels; }  // bytes of one image
+  std::span<const uint8_t> image(int64_t i) const {
+    return {pixels.data() + i * size(), static_cast<size_t>(size())};
+  }
+};
+
+// Half the height and width: every pixel is the mean of 2 x 2, rounded. Throws if a side is odd.
+ImageSet halved(const ImageSet& images);
+
+struct ByteBatch {
+  Indices tokens;   // [B,n-1], bytes 0 .. n-2 of each image
+  Indices targets;  // [B,n-1], bytes 1 .. n-1: the first byte is only an input, there is no start token
+};
+
+// Images first, first + 1, ... in the order of the set, the first after the last. Training reads first = step * batch,
+// as the authors do: no shuffling, and the step alone says where in the data a run is.
+ByteBatch byte_batch(const ImageSet& images, int64_t first, int64_t batch, Device device = Device::cpu);
+
+}  // namespace runnel

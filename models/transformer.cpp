@@ -1,0 +1,173 @@
+#include "models/transformer.h"
+
+#include <cmath>
+
+#include "engine/check.h"
+
+namespace runnel {
+namespace {
+
+// Uniform in +-1/sqrt(in) for weight and bias alike.
+Linear make_linear(int64_t out, int64_t in, Key key) {
+  const float bound = 1 / std::sqrt(static_cast<float>(in));
+  const auto draw = [bound](Shape shape, Key from) {
+    std::vector<float> values(static_cast<size_t>(shape.size()));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = bound * (2 * from.uniform(i) - 1);
+    return Tensor(shape, values).set_wants_grad();
+  };
+  return {draw(Shape{out, in}, key.fold(0)), draw(Shape{out}, key.fold(1))};
+}
+
+LayerNorm make_layer_norm(int64_t width) {
+  return {Tensor::full(Shape{width}, 1).set_wants_grad(), Tensor::full(Shape{width}, 0).set_wants_grad()};
+}
+
+// Standard normal.
+Tensor make_embedding(int64_t vocabulary, int64_t width, Key key) {
+  std::vector<float> values(static_cast<size_t>(vocabulary * width));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = key.normal(i);
+  return Tensor(Shape{vocabulary, width}, values).set_wants_grad();
+}
+
+// code[l, 2i] = sin(l / 10000^(2i/width)), code[l, 2i+1] = cos of the same.
+Tensor make_position_code(int64_t length, int64_t width) {
+  std::vector<float> values(static_cast<size_t>(length * width));
+  for (int64_t l = 0; l < length; ++l)
+    for (int64_t j = 0; j < width; ++j) {
+      const double angle =
+          static_cast<double>(l) * std::pow(10000.0, -static_cast<double>(j - j % 2) / static_cast<double>(width));
+      values[static_cast<size_t>(l * width + j)] = static_cast<float>(j % 2 ? std::cos(angle) : std::sin(angle));
+    }
+  return Tensor(Shape{length, width}, values);
+}
+
+void check_config(const TransformerConfig& c) {
+  check(c.layers > 0 && c.heads > 0 && c.head_dim > 0 && c.feed_forward > 0 && c.vocabulary > 0 && c.outputs > 0 &&
+            c.max_length > 0,
+        "transformer: layers, heads, head_dim, feed_forward, vocabulary, outputs and max_length must be positive");
+  check(c.width() % 2 == 0, "transformer: the width ", c.heads, " x ", c.head_dim,
+        " must be even: half of it is the embedding, half the position code");
+  check(c.dropout >= 0 && c.dropout < 1, "transformer: dropout ", c.dropout, " is not in [0, 1)");
+}
+
+// A layer around any causal attention, which gets q, k, v as the projections write them: [rows,D].
+//   x1 = norm1(x + dropout(out(attention(q, k, v))))
+//   y  = norm2(x1 + dropout(linear2(dropout(relu(linear1(x1))))))
+template <class Attention>
+Tensor run_layer(const EncoderLayer& layer, const Tensor& x, Attention attention, float p, Key key) {
+  const Tensor a = attention(layer.query(x), layer.key(x), layer.value(x));
+  const Tensor x1 = add_layer_norm(x, layer.out(a), layer.norm1.weight, layer.norm1.bias, {p, key.fold(0)});
+  const Tensor f = layer.linear2(layer.linear1(x1, Activation::relu, {p, key.fold(1)}));
+  return add_layer_norm(x1, f, layer.norm2.weight, layer.norm2.bias, {p, key.fold(2)});
+}
+
+}  // namespace
+
+Transformer::Transformer(const TransformerConfig& config, Key init) : config_(config) {
+  check_config(config);
+  const int64_t d = config.width(), f = config.feed_forward;
+  embedding_ = make_embedding(config.vocabulary, d / 2, init.fold(0));
+  position_code_ = make_position_code(config.max_length, d / 2);
+  for (int64_t n = 0; n < config.layers; ++n) {
+    const Key key = init.fold(static_cast<uint64_t>(2 + n));
+    layers_.push_back({make_linear(d, d, key.fold(0)), make_linear(d, d, key.fold(1)), make_linear(d, d, key.fold(2)),
+                       make_linear(d, d, key.fold(3)), make_layer_norm(d), make_linear(f, d, key.fold(4)),
+                       make_linear(d, f, key.fold(5)), make_layer_norm(d)});
+  }
+  norm_ = make_layer_norm(d);
+  predictor_ = make_linear(config.outputs, d, init.fold(1));
+}
+
+Tensor Transformer::operator()(const Indices& tokens, std::optional<Key> dropout) const {
+  check(tokens.shape().rank() == 2, "transformer: tokens ", tokens.shape(), " are not [B,L]");
+  const int64_t batch = tokens.shape()[0], length = tokens.shape()[1];
+  const int64_t heads = config_.heads, e = config_.head_dim, d = config_.width();
+  const float p = dropout ? config_.dropout : 0;
+  const Key key = dropout.value_or(Key{});
+
+  const auto attention = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
+    const Shape split{batch, length, heads, e};
+    const Tensor y = linear_attention(reshape(q, split), reshape(k, split), reshape(v, split));
+    return reshape(y, Shape{batch, length, d});
+  };
+  Tensor x = embedding(tokens, embedding_, position_code_, {p, key.fold(0)});
+  for (size_t n = 0; n < layers_.size(); ++n) x = run_layer(layers_[n], x, attention, p, key.fold(1 + n));
+  return predictor_(layer_norm(x, norm_.weight, norm_.bias));
+}
+
+std::vector<NamedTensor> Transformer::parameters() const {
+  std::vector<NamedTensor> all;
+  const auto add = [&all](const std::string& name, const auto& module) {
+    all.push_back({name + ".weight", module.weight});
+    all.push_back({name + ".bias", module.bias});
+  };
+  all.push_back({"value_embedding.weight", embedding_});
+  for (size_t n = 0; n < layers_.size(); ++n) {
+    const EncoderLayer& layer = layers_[n];
+    const std::string prefix = "transformer.layers." + std::to_string(n) + ".";
+    add(prefix + "attention.query_projection", layer.query);
+    add(prefix + "attention.key_projection", layer.key);
+    add(prefix + "attention.value_projection", layer.value);
+    add(prefix + "attention.out_projection", layer.out);
+    add(prefix + "linear1", layer.linear1);
+    add(prefix + "linear2", layer.linear2);
+    add(prefix + "norm1", layer.norm1);
+    add(prefix + "norm2", layer.norm2);
+  }
+  add("transformer.norm", norm_);
+  add("predictor", predictor_);
+  return all;
+}
+
+int64_t Transformer::parameter_count() const {
+  int64_t count = 0;
+  for (const NamedTensor& parameter : parameters()) count += parameter.tensor.size();
+  return count;
+}
+
+RecurrentTransformer::RecurrentTransformer(const Transformer& model, int64_t batch) : model_(&model), batch_(batch) {
+  const TransformerConfig& c = model.config_;
+  check(batch > 0, "recurrent transformer: the batch is ", batch);
+  for (int64_t n = 0; n < c.layers; ++n)
+    states_.push_back({Tensor::full(Shape{batch, c.heads, c.head_dim, c.head_dim}, 0),
+                       Tensor::full(Shape{batch, c.heads, c.head_dim}, 0)});
+}
+
+Tensor RecurrentTransformer::step(const Indices& tokens) {
+  const TransformerConfig& c = model_->config_;
+  check(tokens.shape() == Shape{batch_}, "recurrent transformer: tokens ", tokens.shape(), " are not [", batch_, "]");
+  check(position_ < c.max_length, "recurrent transformer: position ", position_, " is past the longest sequence, ",
+        c.max_length);
+  Tensor x = embedding(tokens.viewed_as(Shape{batch_, 1}), model_->embedding_, model_->position_code_, {}, position_);
+  for (size_t n = 0; n < states_.size(); ++n) {
+    const auto attention = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
+      const Shape split{batch_, 1, c.heads, c.head_dim};
+      return reshape(linear_attention(reshape(q, split), reshape(k, split), reshape(v, split), &states_[n]),
+                     Shape{batch_, 1, c.width()});
+    };
+    x = run_layer(model_->layers_[n], x, attention, 0, {});
+  }
+  ++position_;
+  return reshape(model_->predictor_(layer_norm(x, model_->norm_.weight, model_->norm_.bias)),
+                 Shape{batch_, c.outputs});
+}
+
+RecurrentTransformer RecurrentTransformer::select(const std::vector<int64_t>& from) const {
+  RecurrentTransformer chosen(*model_, static_cast<int64_t>(from.size()));
+  chosen.position_ = position_;
+  const auto gather = [&](Tensor& to, const Tensor& all) {
+    const int64_t row = all.size() / batch_;
+    for (size_t i = 0; i < from.size(); ++i) {
+      check(from[i] >= 0 && from[i] < batch_, "recurrent transformer: no sequence ", from[i], " among ", batch_);
+      copy(to.data() + static_cast<int64_t>(i) * row, to.device(), all.data() + from[i] * row, all.device(),
+           static_cast<size_t>(row) * sizeof(float));
+    }
+  };
+  for (size_t n = 0; n < states_.size(); ++n) {
+    gather(chosen.states_[n].s, states_[n].s);
+    gather(chosen.states_[n].z, states_[n].z);
+  }
+  return chosen;
+}
+
+}  // namespace runnel

@@ -1,0 +1,69 @@
+// Masked cross-entropy: the mean of nll_r = logsumexp(z_r) - z_r[t_r] over rows r, weighted by a mask w:
+//   loss = sum_r w_r nll_r / sum_r w_r
+//   dloss/dz_r = w_r / sum w (softmax(z_r) - onehot(t_r))
+// Softmax and loss are one pass over a row and nothing of the softmax is kept: the backward pass computes it again from
+// the logits, which is cheaper than writing and reading it. The sum of the mask stays on the device.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/check.h"
+#include "ops/ops.h"
+
+namespace runnel {
+
+void cpu::cross_entropy_forward(float* nll, const float* logits, const int32_t* targets, const float* mask,
+                                int64_t rows, int64_t vocabulary) {
+#pragma omp parallel for schedule(static) if (rows * vocabulary > 4096)
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* z = logits + r * vocabulary;
+    const float largest = *std::max_element(z, z + vocabulary);
+    float sum = 0;
+    for (int64_t i = 0; i < vocabulary; ++i) sum += std::exp(z[i] - largest);
+    nll[r] = (mask ? mask[r] : 1) * (std::log(sum) + (largest - z[targets[r]]));
+  }
+}
+
+void cpu::cross_entropy_backward(float* dlogits, const float* scale, const float* logits, const int32_t* targets,
+                                 const float* mask, int64_t rows, int64_t vocabulary) {
+#pragma omp parallel for schedule(static) if (rows * vocabulary > 4096)
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* z = logits + r * vocabulary;
+    float* dz = dlogits + r * vocabulary;
+    const float weight = (mask ? mask[r] : 1) * scale[0];
+    const float largest = *std::max_element(z, z + vocabulary);
+    float sum = 0;
+    for (int64_t i = 0; i < vocabulary; ++i) sum += dz[i] = std::exp(z[i] - largest);
+    for (int64_t i = 0; i < vocabulary; ++i) dz[i] *= weight / sum;
+    dz[targets[r]] -= weight;
+  }
+}
+
+void cpu::divide(float* y, const float* a, const float* b) { y[0] = a[0] / b[0]; }
+
+Tensor cross_entropy(const Tensor& logits, const Indices& targets, const Tensor& mask) {
+  const Shape& shape = logits.shape();
+  check(shape.rank() > 0 && shape.without_last() == targets.shape(), "cross_entropy: targets ", targets.shape(),
+        " do not match logits ", shape);
+  check(!mask || mask.shape() == targets.shape(), "cross_entropy: mask ", mask.shape(), " does not match targets ",
+        targets.shape());
+  const int64_t rows = targets.size(), vocabulary = shape[-1];
+  for (const int32_t target : targets.to_vector())
+    check(target >= 0 && target < vocabulary, "cross_entropy: target ", target, " is not in [0, ", vocabulary, ")");
+
+  const Device device = logits.device();
+  Tensor nll(targets.shape(), device), loss(Shape{}, device);
+  DISPATCH(device, cross_entropy_forward(nll.data(), logits.data(), targets.data(), mask.data(), rows, vocabulary));
+  const Tensor total = sum(nll);
+  const Tensor weight = mask ? sum(mask) : Tensor::full(Shape{}, static_cast<float>(rows), device);
+  DISPATCH(device, divide(loss.data(), total.data(), weight.data()));
+  return record("cross_entropy", {logits}, loss,
+                [logits, targets, mask, weight, rows, vocabulary](const Tensor& dloss) -> std::vector<Tensor> {
+                  Tensor scale(Shape{}, logits.device()), dlogits(logits.shape(), logits.device());
+                  DISPATCH(logits.device(), divide(scale.data(), dloss.data(), weight.data()));
+                  DISPATCH(logits.device(), cross_entropy_backward(dlogits.data(), scale.data(), logits.data(),
+                                                                   targets.data(), mask.data(), rows, vocabulary));
+                  return {dlogits};
+                });
+}
+
+}  // namespace runnel

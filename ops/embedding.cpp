@@ -1,0 +1,75 @@
+// The learned embedding of a token beside the fixed code of its position: a row of the result is a row of the table,
+// then a row of the code. The gradient of the table is a sum over tokens; each thread owns some of its columns, so
+// every sum is added in the order of the tokens and nobody waits for anybody.
+#include <algorithm>
+
+#include "engine/check.h"
+#include "ops/kernels.h"
+#include "ops/math.h"
+#include "ops/ops.h"
+
+namespace runnel {
+namespace cpu {
+namespace {
+
+constexpr int64_t parallel = 1 << 15;  // elements
+
+}  // namespace
+
+void embedding_forward(float* y, const int32_t* tokens, const float* table, const float* code, int64_t batch,
+                       int64_t length, int64_t d, int64_t p, int64_t first, Dropout dropout) {
+#pragma omp parallel for schedule(static) if (batch * length * (d + p) >= parallel)
+  for (int64_t r = 0; r < batch * length; ++r) {
+    float* const row = y + r * (d + p);
+    std::copy_n(table + tokens[r] * d, d, row);
+    std::copy_n(code + (first + r % length) * p, p, row + d);
+    apply_dropout(row, row, r * (d + p), d + p, dropout);
+  }
+}
+
+void embedding_backward(float* dtable, const float* dy, const int32_t* tokens, int64_t batch, int64_t length,
+                        int64_t vocabulary, int64_t d, int64_t p, Dropout dropout) {
+  constexpr int64_t width = 64;  // columns that a thread takes at a time
+  std::fill_n(dtable, vocabulary * d, 0.0f);
+#pragma omp parallel for schedule(static) if (batch * length * d >= parallel)
+  for (int64_t column = 0; column < d; column += width) {
+    const int64_t count = std::min(width, d - column);
+    for (int64_t r = 0; r < batch * length; ++r) {
+      float piece[width];
+      const int64_t begin = r * (d + p) + column;
+      apply_dropout(piece, dy + begin, begin, count, dropout);
+      float* const sum = dtable + tokens[r] * d + column;
+#pragma omp simd
+      for (int64_t j = 0; j < count; ++j) sum[j] += piece[j];
+    }
+  }
+}
+
+}  // namespace cpu
+
+Tensor embedding(const Indices& tokens, const Tensor& table, const Tensor& code, Dropout dropout, int64_t first) {
+  check(tokens.shape().rank() == 2, "embedding: tokens ", tokens.shape(), " are not [B,L]");
+  check(table.shape().rank() == 2, "embedding: table ", table.shape(), " is not [V,D]");
+  const int64_t batch = tokens.shape()[0], length = tokens.shape()[1];
+  const int64_t vocabulary = table.shape()[0], d = table.shape()[1];
+  check(!code || code.shape().rank() == 2, "embedding: code ", code.shape(), " is not [length,D]");
+  const int64_t p = code ? code.shape()[1] : 0;
+  check(first >= 0 && (!code || first + length <= code.shape()[0]), "embedding: code ", code.shape(),
+        " has no row for each of the positions ", first, " to ", first + length - 1);
+  for (const int32_t token : tokens.to_vector())
+    check(token >= 0 && token < vocabulary, "embedding: token ", token, " is not in table ", table.shape());
+  check_dropout("embedding", dropout);
+
+  Tensor y(Shape{batch, length, d + p}, table.device());
+  DISPATCH(table.device(),
+           embedding_forward(y.data(), tokens.data(), table.data(), code.data(), batch, length, d, p, first, dropout));
+  return record("embedding", {table}, y,
+                [tokens, batch, length, vocabulary, d, p, dropout](const Tensor& dy) -> std::vector<Tensor> {
+                  Tensor dtable(Shape{vocabulary, d}, dy.device());
+                  DISPATCH(dy.device(), embedding_backward(dtable.data(), dy.data(), tokens.data(), batch, length,
+                                                           vocabulary, d, p, dropout));
+                  return {dtable};
+                });
+}
+
+}  // namespace runnel

@@ -1,0 +1,542 @@
+// Causal linear attention: feature map, numerator and normaliser in one op (eq. 7-12).
+//
+//   q = phi(Q_i), k = phi(K_i), phi(x) = elu(x) + 1
+//   S_i = S_{i-1} + k_i v_i^T,  Z_i = Z_{i-1} + k_i,  y_i = q_i^T S_i / n_i,  n_i = q_i^T Z_i + eps
+//
+// With g_i = dy_i / n_i, the gradient of the numerator, and d_i = -(dy_i . y_i) / n_i, that of the normaliser,
+//
+//   dq_i = S_i g_i + d_i Z_i
+//   dk_i = R_i v_i + T_i,   dv_i = R_i^T k_i,   R_i = sum_{j>=i} q_j g_j^T,   T_i = sum_{j>=i} d_j q_j
+//
+// and phi' = min(phi, 1) leads back to Q and K. These are eq. 13-15 for v with one more column of ones, whose gradient
+// is d; the column is kept apart only because E and M are powers of two and M + 1 is not.
+//
+// A sequence is walked chunk by chunk. Inside a chunk attention is the masked product of its definition, (q k^T) v;
+// what lies before (or, backwards, behind) it acts through the state. So nearly all arithmetic is in small matrix
+// products whose operands stay in the core's cache, and the extra memory is a few states per thread, whatever L is.
+// Even n_i and d_i, which the walk from the right needs and only the walk from the left knows, are left by the one for
+// the other in rows of dk and dv that are about to be overwritten.
+//
+// Threads share the B H sequences; if there are too few of them, also segments of L. Then a first pass sums up each
+// segment's contribution to the state, and a scan over the segments turns them into the states at their beginnings.
+#include <omp.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/check.h"
+#include "ops/math.h"
+#include "ops/ops.h"
+
+namespace runnel {
+namespace {
+
+constexpr int64_t lanes = 16;
+constexpr int64_t chunk = 32;  // C
+constexpr float eps = 1e-6f;  // added to the normaliser after its sum
+
+using Lanes = float __attribute__((vector_size(lanes * sizeof(float))));
+
+int64_t padded(int64_t n) { return (n + lanes - 1) / lanes * lanes; }
+
+// --- small matrices: row-major, contiguous, padded with zeros to whole vectors ---------------------------------------
+
+struct Matrix {
+  Lanes* data;
+  int64_t rows, columns;
+  float* row(int64_t r) const { return reinterpret_cast<float*>(data) + r * columns; }
+  Lanes* lanes_of(int64_t r) const { return data + r * (columns / lanes); }
+  int64_t vectors() const { return rows * columns / lanes; }
+  void clear() const { std::fill_n(data, vectors(), Lanes{}); }
+};
+
+// Which t of sum_t a(r,t) b[t,:] are not known to be zero: all, those up to r, or those from r.
+enum class Terms { all, to_row, from_row };
+enum class Result { set, add };
+
+// c[r,:] = (or +=) sum_t a(r,t) b[t,:], where a(r,t) is a[r,t], or a[t,r] if transposed. 8 rows by up to 32 columns at a
+// time: their sums stay in registers.
+template <int width, bool transposed>
+void block_product(const Matrix& c, const Matrix& a, const Matrix& b, int64_t r0, int64_t column, int64_t begin,
+                   int64_t end, Result result) {
+  constexpr int height = 8;
+  Lanes sums[height][width] = {};
+  const int64_t a_row = transposed ? 1 : a.columns, a_step = transposed ? a.columns : 1;
+  const float* from = a.row(0) + r0 * a_row + begin * a_step;
+  const Lanes* with = b.lanes_of(begin) + column;
+  for (int64_t t = begin; t < end; ++t, from += a_step, with += b.columns / lanes)
+#pragma GCC unroll 8
+    for (int r = 0; r < height; ++r)
+#pragma GCC unroll 2
+      for (int w = 0; w < width; ++w) sums[r][w] += from[r * a_row] * with[w];
+  for (int r = 0; r < height; ++r)
+    for (int w = 0; w < width; ++w) {
+      Lanes& to = c.lanes_of(r0 + r)[column + w];
+      to = result == Result::add ? to + sums[r][w] : sums[r][w];
+    }
+}
+
+template <bool transposed>
+void product(const Matrix& c, const Matrix& a, const Matrix& b, Result result, Terms terms = Terms::all) {
+  for (int64_t r = 0; r < c.rows; r += 8) {
+    const int64_t begin = terms == Terms::from_row ? r : 0;
+    const int64_t end = terms == Terms::to_row ? std::min(r + 8, b.rows) : b.rows;
+    int64_t column = 0;
+    for (; column + 2 <= c.columns / lanes; column += 2)
+      block_product<2, transposed>(c, a, b, r, column, begin, end, result);
+    if (column < c.columns / lanes) block_product<1, transposed>(c, a, b, r, column, begin, end, result);
+  }
+}
+
+// c = a b, c = a^T b
+void multiply(const Matrix& c, const Matrix& a, const Matrix& b, Result result, Terms terms = Terms::all) {
+  product<false>(c, a, b, result, terms);
+}
+void multiply_transposed(const Matrix& c, const Matrix& a, const Matrix& b, Result result, Terms terms = Terms::all) {
+  product<true>(c, a, b, result, terms);
+}
+
+// Rows of 16 numbers -> columns, by exchanging ever larger blocks.
+void transpose16(Lanes (&x)[lanes]) {
+  using Choice = int32_t __attribute__((vector_size(lanes * sizeof(int32_t))));
+#pragma GCC unroll 4
+  for (int size = 1; size < lanes; size *= 2) {
+    Choice low, high;
+#pragma GCC unroll 16
+    for (int l = 0; l < lanes; ++l) {
+      low[l] = l & size ? lanes + (l ^ size) : l;
+      high[l] = l & size ? lanes + l : l ^ size;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < lanes; ++r) {
+      if (r & size) continue;
+      const Lanes above = x[r], below = x[r + size];
+      x[r] = __builtin_shuffle(above, below, low);
+      x[r + size] = __builtin_shuffle(above, below, high);
+    }
+  }
+}
+
+void transpose(const Matrix& to, const Matrix& from) {
+  for (int64_t r = 0; r < from.rows; r += lanes)
+    for (int64_t c = 0; c < from.columns; c += lanes) {
+      Lanes tile[lanes];
+      for (int64_t i = 0; i < lanes; ++i) tile[i] = from.lanes_of(r + i)[c / lanes];
+      transpose16(tile);
+      for (int64_t i = 0; i < lanes; ++i) to.lanes_of(c + i)[r / lanes] = tile[i];
+    }
+}
+
+// For r < chunk: to[r] = a[r,:] . b[r,:]
+void dot_rows(float* to, const Matrix& a, const Matrix& b) {
+  for (int64_t r = 0; r < chunk; r += lanes) {
+    Lanes tile[lanes] = {}, sum = {};
+    for (int64_t i = 0; i < lanes; ++i)
+      for (int64_t w = 0; w < a.columns / lanes; ++w) tile[i] += a.lanes_of(r + i)[w] * b.lanes_of(r + i)[w];
+    transpose16(tile);
+    for (int64_t i = 0; i < lanes; ++i) sum += tile[i];
+    for (int64_t i = 0; i < lanes; ++i) to[r + i] = sum[i];
+  }
+}
+
+// --- one sequence (one head of one batch entry) in memory ------------------------------------------------------------
+
+// Positions are `stride` apart; `width` numbers each.
+template <class T>
+struct Rows {
+  T* data;
+  int64_t stride, width;
+  T* operator()(int64_t position) const { return data + position * stride; }
+};
+
+float phi(float x) { return x > 0 ? x + 1 : fast_exp(x); }
+
+// Copies a chunk of `count` positions; what lies past them, or past the width, becomes zero and so adds nothing.
+template <class Map>
+void load(const Matrix& to, const Rows<const float>& from, int64_t first, int64_t count, Map map) {
+  if (count < to.rows || from.width < to.columns) to.clear();
+  for (int64_t r = 0; r < count; ++r) {
+    const float* x = from(first + r);
+    float* row = to.row(r);
+#pragma omp simd
+    for (int64_t i = 0; i < from.width; ++i) row[i] = map(x[i]);
+  }
+}
+void load(const Matrix& to, const Rows<const float>& from, int64_t first, int64_t count) {
+  load(to, from, first, count, [](float x) { return x; });
+}
+
+struct Sizes {
+  int64_t batch, length, heads, e, m;
+  int64_t sequences() const { return batch * heads; }
+  template <class T>
+  Rows<T> sequence(T* x, int64_t n, int64_t width) const {
+    return {x + ((n / heads) * length * heads + n % heads) * width, heads * width, width};
+  }
+};
+
+// What a thread works with, carved from one block that is allocated once.
+class Scratch {
+ public:
+  explicit Scratch(int64_t vectors) : block_(static_cast<size_t>(vectors) * sizeof(Lanes), Device::cpu) {}
+  Matrix matrix(int64_t rows, int64_t columns) {
+    Matrix matrix{static_cast<Lanes*>(block_.data()) + used_, rows, columns};
+    used_ += matrix.vectors();
+    return matrix;
+  }
+
+ private:
+  Storage block_;
+  int64_t used_ = 0;
+};
+
+struct Workspace {
+  int64_t e, m;  // padded
+  Scratch scratch;
+  Matrix q = scratch.matrix(chunk, e), k = scratch.matrix(chunk, e), v = scratch.matrix(chunk, m);
+  Matrix g = scratch.matrix(chunk, m), qt = scratch.matrix(e, chunk), gt = scratch.matrix(m, chunk);
+  Matrix p = scratch.matrix(chunk, chunk);                           // p[j,i] = q_i . k_j for j <= i
+  Matrix w = scratch.matrix(chunk, chunk);                           // w[j,i] = g_i . v_j for j <= i
+  Matrix z = scratch.matrix(chunk, e);                               // Z_i
+  Matrix y = scratch.matrix(chunk, m), dx = scratch.matrix(chunk, e);  // results
+  Matrix rt = scratch.matrix(m, e);                                  // R^T
+  Matrix n = scratch.matrix(1, chunk), d = scratch.matrix(1, chunk);
+
+  explicit Workspace(const Sizes& sizes)
+      : e(padded(sizes.e)), m(padded(sizes.m)),
+        scratch((chunk * (5 * e + 4 * m + 2 * chunk + 2) + e * m) / lanes) {}
+};
+
+// z += sum_r x[r,:],  z += sum_r weight[r] x[r,:]
+void add_rows(const Matrix& z, const Matrix& x) {
+  for (int64_t r = 0; r < x.rows; ++r)
+    for (int64_t c = 0; c < x.columns / lanes; ++c) z.data[c] += x.lanes_of(r)[c];
+}
+void add_rows(const Matrix& z, const float* weight, const Matrix& x) {
+  for (int64_t r = 0; r < x.rows; ++r)
+    for (int64_t c = 0; c < x.columns / lanes; ++c) z.data[c] += weight[r] * x.lanes_of(r)[c];
+}
+
+void mask(const Matrix& p) {  // p[j,i] = 0 for i < j
+  for (int64_t j = 0; j < p.rows; ++j) std::fill_n(p.row(j), j, 0.0f);
+}
+
+// --- the walks -------------------------------------------------------------------------------------------------------
+
+struct Inputs {
+  Rows<const float> q, k, v;
+};
+
+// What has been seen so far: from the left S [E,M] (in the backward pass S^T) and Z [E], from the right R and T.
+struct State {
+  Matrix s, z;
+};
+
+// y_i = q_i^T S_i / n_i
+void forward_chunk(Workspace& ws, const State& state, Rows<float> y, const Inputs& in, int64_t first, int64_t count) {
+  load(ws.q, in.q, first, count, phi);
+  load(ws.k, in.k, first, count, phi);
+  load(ws.v, in.v, first, count);
+  transpose(ws.qt, ws.q);
+  multiply(ws.p, ws.k, ws.qt, Result::set);
+  mask(ws.p);
+  multiply(ws.y, ws.q, state.s, Result::set);
+  multiply_transposed(ws.y, ws.p, ws.v, Result::add, Terms::to_row);
+  ws.n.clear();
+  add_rows(ws.n, state.z.row(0), ws.qt);
+  add_rows(ws.n, ws.p);
+  for (int64_t i = 0; i < count; ++i) {
+    const float inverse = 1 / (ws.n.row(0)[i] + eps);
+    const float* from = ws.y.row(i);
+    float* to = y(first + i);
+#pragma omp simd
+    for (int64_t j = 0; j < y.width; ++j) to[j] = from[j] * inverse;
+  }
+  multiply_transposed(state.s, ws.k, ws.v, Result::add);
+  add_rows(state.z, ws.k);
+}
+
+// to_i = x_i phi'(f_i)
+void store_gradient(Rows<float> to, const Matrix& x, const Matrix& f, int64_t first, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float *dx = x.row(i), *feature = f.row(i);
+    float* row = to(first + i);
+#pragma omp simd
+    for (int64_t j = 0; j < to.width; ++j) row[j] = dx[j] * std::min(feature[j], 1.0f);
+  }
+}
+
+// dq_i = S_i g_i + d_i Z_i; leaves 1/n_i in dk_i[0] and d_i in dv_i[0].
+void backward_chunk_left(Workspace& ws, const State& state, Rows<float> dq, Rows<float> dk, Rows<float> dv,
+                         const Inputs& in, Rows<const float> dy, Rows<const float> y, int64_t first, int64_t count) {
+  load(ws.q, in.q, first, count, phi);
+  load(ws.k, in.k, first, count, phi);
+  load(ws.v, in.v, first, count);
+  load(ws.g, dy, first, count);
+  load(ws.y, y, first, count);
+  for (int64_t i = 0; i < chunk; ++i)
+    for (int64_t c = 0; c < ws.e / lanes; ++c) ws.z.lanes_of(i)[c] = state.z.data[c] += ws.k.lanes_of(i)[c];
+  dot_rows(ws.n.row(0), ws.q, ws.z);
+  dot_rows(ws.d.row(0), ws.g, ws.y);
+  for (int64_t i = 0; i < count; ++i) {
+    const float inverse = 1 / (ws.n.row(0)[i] + eps);
+    const float d = -ws.d.row(0)[i] * inverse;
+    for (int64_t c = 0; c < ws.m / lanes; ++c) ws.g.lanes_of(i)[c] *= inverse;
+    for (int64_t c = 0; c < ws.e / lanes; ++c) ws.dx.lanes_of(i)[c] = d * ws.z.lanes_of(i)[c];
+    dk(first + i)[0] = inverse;
+    dv(first + i)[0] = d;
+  }
+  transpose(ws.gt, ws.g);
+  multiply(ws.w, ws.v, ws.gt, Result::set);
+  mask(ws.w);
+  multiply_transposed(ws.dx, ws.w, ws.k, Result::add, Terms::to_row);
+  multiply(ws.dx, ws.g, state.s, Result::add);
+  store_gradient(dq, ws.dx, ws.q, first, count);
+  multiply_transposed(state.s, ws.v, ws.k, Result::add);
+}
+
+// g_i and d_i of a chunk, from what backward_chunk_left left.
+void load_output_gradient(Workspace& ws, Rows<float> dk, Rows<float> dv, Rows<const float> dy, int64_t first,
+                          int64_t count) {
+  load(ws.g, dy, first, count);
+  ws.d.clear();
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t c = 0; c < ws.m / lanes; ++c) ws.g.lanes_of(i)[c] *= dk(first + i)[0];
+    ws.d.row(0)[i] = dv(first + i)[0];
+  }
+}
+
+// dk_i = R_i v_i + T_i,  dv_i = R_i^T k_i
+void backward_chunk_right(Workspace& ws, const State& state, Rows<float> dk, Rows<float> dv, const Inputs& in,
+                          Rows<const float> dy, int64_t first, int64_t count) {
+  load(ws.q, in.q, first, count, phi);
+  load(ws.k, in.k, first, count, phi);
+  load(ws.v, in.v, first, count);
+  load_output_gradient(ws, dk, dv, dy, first, count);
+  transpose(ws.qt, ws.q);
+  transpose(ws.gt, ws.g);
+  transpose(ws.rt, state.s);
+
+  multiply(ws.p, ws.k, ws.qt, Result::set);
+  mask(ws.p);
+  multiply(ws.y, ws.p, ws.g, Result::set, Terms::from_row);
+  multiply(ws.y, ws.k, state.s, Result::add);
+  for (int64_t i = 0; i < count; ++i) std::copy_n(ws.y.row(i), dv.width, dv(first + i));
+
+  multiply(ws.w, ws.v, ws.gt, Result::set);
+  for (int64_t j = 0; j < chunk; ++j)
+    for (int64_t c = 0; c < chunk / lanes; ++c) ws.w.lanes_of(j)[c] += ws.d.data[c];
+  mask(ws.w);
+  multiply(ws.dx, ws.w, ws.q, Result::set, Terms::from_row);
+  multiply(ws.dx, ws.v, ws.rt, Result::add);
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t c = 0; c < ws.e / lanes; ++c) ws.dx.lanes_of(i)[c] += state.z.data[c];
+  store_gradient(dk, ws.dx, ws.k, first, count);
+
+  multiply_transposed(state.s, ws.q, ws.g, Result::add);
+  add_rows(state.z, ws.d.row(0), ws.q);
+}
+
+// --- threads ---------------------------------------------------------------------------------------------------------
+
+// Who walks what: every sequence whole; or, if there are too few sequences to occupy the threads evenly, in one segment
+// per thread. Every segment has a state of its own, [rows,columns] and [E].
+class Walk {
+ public:
+  enum class From { left, right };
+
+  Walk(const Sizes& sizes, From from, int64_t rows, int64_t columns)
+      : sizes_(sizes), from_(from), rows_(padded(rows)), columns_(padded(columns)), e_(padded(sizes.e)) {
+    const int64_t threads = omp_get_max_threads(), n = sizes.sequences();
+    if (n % threads != 0 && n < 8 * threads)
+      segments_ = std::clamp<int64_t>((sizes.length + chunk - 1) / chunk, 1, threads);
+    states_ = Tensor::full(Shape{n * segments_ * vectors(), lanes}, 0);
+  }
+
+  State state(int64_t n, int64_t segment) {
+    Lanes* at = reinterpret_cast<Lanes*>(states_.data()) + (n * segments_ + segment) * vectors();
+    return {{at, rows_, columns_}, {at + rows_ * columns_ / lanes, 1, e_}};
+  }
+  State last_state(int64_t n) { return state(n, segments_ - 1); }
+
+  // Gives every segment the sum of what the segments walked before it add to the state. add(workspace, state, n, first,
+  // count) adds one chunk.
+  template <class Add>
+  void sum_up(Add add) {
+    if (segments_ == 1) return;
+    each_chunk(add);
+    for (int64_t n = 0; n < sizes_.sequences(); ++n) {
+      std::vector<Lanes> total(static_cast<size_t>(vectors()));
+      for (int64_t i = 0; i < segments_; ++i) {
+        Lanes* own = state(n, from_ == From::right ? segments_ - 1 - i : i).s.data;
+        for (Lanes& before : total) {
+          const Lanes after = before + *own;
+          *own++ = before;
+          before = after;
+        }
+      }
+    }
+  }
+
+  // Adds s0 [E,M] (or its transpose) and z0 [E] of every sequence to the states of all its segments.
+  void add_initial(const float* s0, const float* z0, bool transposed) {
+    if (!s0) return;
+    for (int64_t n = 0; n < sizes_.sequences(); ++n)
+      for (int64_t segment = 0; segment < segments_; ++segment) {
+        const State to = state(n, segment);
+        for (int64_t i = 0; i < sizes_.e; ++i) {
+          to.z.row(0)[i] += z0[n * sizes_.e + i];
+          for (int64_t j = 0; j < sizes_.m; ++j)
+            (transposed ? to.s.row(j)[i] : to.s.row(i)[j]) += s0[(n * sizes_.e + i) * sizes_.m + j];
+        }
+      }
+  }
+
+  // visit(workspace, state, n, first, count) for all chunks: those of a segment in order, the segments side by side.
+  template <class Visit>
+  void each_chunk(Visit visit) {
+    const int64_t length = (sizes_.length + segments_ - 1) / segments_;
+#pragma omp parallel
+    {
+      Workspace ws(sizes_);
+#pragma omp for collapse(2) schedule(static)
+      for (int64_t n = 0; n < sizes_.sequences(); ++n)
+        for (int64_t segment = 0; segment < segments_; ++segment) {
+          const int64_t begin = std::min(segment * length, sizes_.length);
+          const int64_t end = std::min(begin + length, sizes_.length);
+          const int64_t chunks = (end - begin + chunk - 1) / chunk;
+          for (int64_t c = 0; c < chunks; ++c) {
+            const int64_t first = begin + chunk * (from_ == From::right ? chunks - 1 - c : c);
+            visit(ws, state(n, segment), n, first, std::min(chunk, end - first));
+          }
+        }
+    }
+  }
+
+ private:
+  int64_t vectors() const { return (rows_ * columns_ + e_) / lanes; }
+
+  Sizes sizes_;
+  From from_;
+  int64_t rows_, columns_, e_, segments_ = 1;
+  Tensor states_;
+};
+
+// One position (eq. 18-20): the recurrent form that sampling runs on. Reading and writing the state is all the work.
+void one_position(float* y, float* s1, float* z1, const float* q, const float* k, const float* v, const float* s0,
+                  const float* z0, const Sizes& sizes) {
+  const int64_t e = sizes.e, m = sizes.m;
+#pragma omp parallel for schedule(static) if (sizes.sequences() * e * m >= 1 << 16)
+  for (int64_t n = 0; n < sizes.sequences(); ++n) {
+    float normaliser = eps;
+    float* to = y + n * m;
+    std::fill_n(to, m, 0.0f);
+    for (int64_t i = 0; i < e; ++i) {
+      const float qi = phi(q[n * e + i]), ki = phi(k[n * e + i]);
+      const float z = (z0 ? z0[n * e + i] : 0) + ki;
+      normaliser += qi * z;
+      if (z1) z1[n * e + i] = z;
+      const int64_t row = (n * e + i) * m;
+#pragma omp simd
+      for (int64_t j = 0; j < m; ++j) {
+        const float s = (s0 ? s0[row + j] : 0) + ki * v[n * m + j];
+        to[j] += qi * s;
+        if (s1) s1[row + j] = s;
+      }
+    }
+    for (int64_t j = 0; j < m; ++j) to[j] /= normaliser;
+  }
+}
+
+}  // namespace
+
+void cpu::linear_attention_forward(float* y, float* s1, float* z1, const float* q, const float* k, const float* v,
+                                   const float* s0, const float* z0, int64_t batch, int64_t length, int64_t heads,
+                                   int64_t e, int64_t m) {
+  const Sizes sizes{batch, length, heads, e, m};
+  if (length == 1) return one_position(y, s1, z1, q, k, v, s0, z0, sizes);
+  const auto inputs = [&](int64_t n) {
+    return Inputs{sizes.sequence(q, n, e), sizes.sequence(k, n, e), sizes.sequence(v, n, m)};
+  };
+  Walk walk(sizes, Walk::From::left, e, m);
+  walk.sum_up([&](Workspace& ws, const State& state, int64_t n, int64_t first, int64_t count) {
+    const Inputs in = inputs(n);
+    load(ws.k, in.k, first, count, phi);
+    load(ws.v, in.v, first, count);
+    multiply_transposed(state.s, ws.k, ws.v, Result::add);
+    add_rows(state.z, ws.k);
+  });
+  walk.add_initial(s0, z0, false);
+  walk.each_chunk([&](Workspace& ws, const State& state, int64_t n, int64_t first, int64_t count) {
+    forward_chunk(ws, state, sizes.sequence(y, n, m), inputs(n), first, count);
+  });
+  if (!s1) return;
+  for (int64_t n = 0; n < sizes.sequences(); ++n) {
+    const State state = walk.last_state(n);
+    std::copy_n(state.z.row(0), e, z1 + n * e);
+    for (int64_t i = 0; i < e; ++i) std::copy_n(state.s.row(i), m, s1 + (n * e + i) * m);
+  }
+}
+
+void cpu::linear_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* q,
+                                    const float* k, const float* v, const float* s0, const float* z0, int64_t batch,
+                                    int64_t length, int64_t heads, int64_t e, int64_t m) {
+  const Sizes sizes{batch, length, heads, e, m};
+  const auto inputs = [&](int64_t n) {
+    return Inputs{sizes.sequence(q, n, e), sizes.sequence(k, n, e), sizes.sequence(v, n, m)};
+  };
+  Walk left(sizes, Walk::From::left, m, e);
+  left.sum_up([&](Workspace& ws, const State& state, int64_t n, int64_t first, int64_t count) {
+    const Inputs in = inputs(n);
+    load(ws.k, in.k, first, count, phi);
+    load(ws.v, in.v, first, count);
+    multiply_transposed(state.s, ws.v, ws.k, Result::add);
+    add_rows(state.z, ws.k);
+  });
+  left.add_initial(s0, z0, true);
+  left.each_chunk([&](Workspace& ws, const State& state, int64_t n, int64_t first, int64_t count) {
+    backward_chunk_left(ws, state, sizes.sequence(dq, n, e), sizes.sequence(dk, n, e), sizes.sequence(dv, n, m),
+                        inputs(n), sizes.sequence(dy, n, m), sizes.sequence(y, n, m), first, count);
+  });
+
+  Walk right(sizes, Walk::From::right, e, m);
+  right.sum_up([&](Workspace& ws, const State& state, int64_t n, int64_t first, int64_t count) {
+    load(ws.q, inputs(n).q, first, count, phi);
+    load_output_gradient(ws, sizes.sequence(dk, n, e), sizes.sequence(dv, n, m), sizes.sequence(dy, n, m), first,
+                         count);
+    multiply_transposed(state.s, ws.q, ws.g, Result::add);
+    add_rows(state.z, ws.d.row(0), ws.q);
+  });
+  right.each_chunk([&](Workspace& ws, const State& state, int64_t n, int64_t first, int64_t count) {
+    backward_chunk_right(ws, state, sizes.sequence(dk, n, e), sizes.sequence(dv, n, m), inputs(n),
+                         sizes.sequence(dy, n, m), first, count);
+  });
+}
+
+Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState* state) {
+  const Shape shape = q.shape();
+  check(shape.rank() == 4, "linear_attention: q ", shape, " is not [B,L,H,E]");
+  check(k.shape() == shape, "linear_attention: k ", k.shape(), " does not match q ", shape);
+  check(v.shape().rank() == 4 && v.shape() == shape.with_last(v.shape()[-1]), "linear_attention: v ", v.shape(),
+        " does not match q ", shape);
+  const int64_t batch = shape[0], length = shape[1], heads = shape[2], e = shape[3], m = v.shape()[3];
+  check(e > 0 && m > 0, "linear_attention: q ", shape, " or v ", v.shape(), " has no columns");
+  check(!state || (state->s.shape() == Shape{batch, heads, e, m} && state->z.shape() == Shape{batch, heads, e}),
+        "linear_attention: the state does not match q ", shape, " and v ", v.shape());
+
+  AttentionState before;  // a constant to the gradient rule; nobody else needs the old state
+  if (state && (q.wants_grad() || k.wants_grad() || v.wants_grad())) before = {clone(state->s), clone(state->z)};
+  Tensor y(v.shape(), v.device());
+  Tensor s = state ? state->s : Tensor(), z = state ? state->z : Tensor();
+  DISPATCH(q.device(), linear_attention_forward(y.data(), s.data(), z.data(), q.data(), k.data(), v.data(), s.data(),
+                                                z.data(), batch, length, heads, e, m));
+  return record("linear_attention", {q, k, v}, y, [=](const Tensor& dy) -> std::vector<Tensor> {
+    Tensor dq(q.shape(), q.device()), dk(k.shape(), k.device()), dv(v.shape(), v.device());
+    DISPATCH(q.device(), linear_attention_backward(dq.data(), dk.data(), dv.data(), dy.data(), y.data(), q.data(),
+                                                   k.data(), v.data(), before.s.data(), before.z.data(), batch, length,
+                                                   heads, e, m));
+    return {dq, dk, dv};
+  });
+}
+
+}  // namespace runnel

@@ -1,0 +1,67 @@
+// One update of one tensor by rectified Adam (Liu et al., "On the variance of the adaptive learning rate and beyond",
+// ICLR 2020), as the authors train with it:
+//   g := g min(1, clip / (|g| + 1e-6))        first to the norm allowed to all gradients together, then to this one's
+//   m := beta1 m + (1 - beta1) g
+//   v := beta2 v + (1 - beta2) g^2
+//   p := p - decay p                          decoupled weight decay, decay = weight decay * learning rate
+//   p := p - size m / (sqrt(v) + eps)         or, in the first steps, p - size m
+// What changes from step to step only (size, and whether v is trusted yet) is computed by RAdam in
+// models/optimizer.cpp. All in one pass over memory: four arrays read, three written.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "ops/kernels.h"
+
+namespace runnel {
+namespace {
+
+// The factor that brings a vector down to the norm `limit` (0: any).
+double clipping(double norm, double limit) { return limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1; }
+
+template <bool adaptive>
+void update(float* parameter, float* m, float* v, const float* gradient, int64_t n, double clip,
+            const RAdamStep& step) {
+  const float scale = static_cast<float>(clip), eps = static_cast<float>(step.eps);
+  const float beta1 = static_cast<float>(step.beta1), rest1 = static_cast<float>(1 - step.beta1);
+  const float beta2 = static_cast<float>(step.beta2), rest2 = static_cast<float>(1 - step.beta2);
+  const float decay = static_cast<float>(step.decay), size = static_cast<float>(step.size);
+#pragma omp parallel for simd schedule(static) if (n >= 1 << 15)
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = scale * gradient[i];
+    m[i] = beta1 * m[i] + rest1 * g;
+    v[i] = beta2 * v[i] + rest2 * g * g;
+    const float direction = adaptive ? m[i] / (std::sqrt(v[i]) + eps) : m[i];
+    parameter[i] = parameter[i] - decay * parameter[i] - size * direction;
+  }
+}
+
+}  // namespace
+
+void cpu::radam_step(float* parameter, float* m, float* v, const float* gradient, const float* square,
+                     const float* global_square, int64_t n, RAdamStep step) {
+  const double global_scale = clipping(std::sqrt(global_square[0]), step.global_clip);
+  const double scale = global_scale * clipping(global_scale * std::sqrt(square[0]), step.clip);
+  (step.adaptive ? update<true> : update<false>)(parameter, m, v, gradient, n, scale, step);
+}
+
+// Blocks of a fixed size, added in their order: the same bytes with any number of threads.
+void cpu::sum_of_squares(float* total, const float* x, int64_t n) {
+  constexpr int64_t block = 4096, lanes = 16;
+  std::vector<double> partial(static_cast<size_t>((n + block - 1) / block));
+#pragma omp parallel for schedule(static) if (n >= 1 << 15)
+  for (size_t b = 0; b < partial.size(); ++b) {
+    const int64_t begin = static_cast<int64_t>(b) * block, end = std::min(n, begin + block);
+    double sums[lanes] = {};
+    int64_t i = begin;
+    for (; i + lanes <= end; i += lanes)
+      for (int64_t j = 0; j < lanes; ++j) sums[j] += static_cast<double>(x[i + j]) * x[i + j];
+    for (; i < end; ++i) sums[0] += static_cast<double>(x[i]) * x[i];
+    for (const double sum : sums) partial[b] += sum;
+  }
+  double sum = 0;
+  for (const double part : partial) sum += part;
+  total[0] = static_cast<float>(sum);
+}
+
+}  // namespace runnel

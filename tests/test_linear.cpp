@@ -1,0 +1,85 @@
+#include "tests/check.h"
+
+using namespace runnel;
+using namespace runnel::test;
+
+namespace {
+
+std::vector<double> reference(const Tensor& x, const Tensor& w, const Tensor& b, bool relu) {
+  const int64_t out = w.shape()[0], in = w.shape()[1], rows = x.size() / in;
+  const auto dx = doubles(x), dw = doubles(w), db = doubles(b);
+  std::vector<double> y(static_cast<size_t>(rows * out));
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t j = 0; j < out; ++j) {
+      double total = b ? db[static_cast<size_t>(j)] : 0;
+      for (int64_t i = 0; i < in; ++i) total += dx[static_cast<size_t>(r * in + i)] * dw[static_cast<size_t>(j * in + i)];
+      y[static_cast<size_t>(r * out + j)] = relu ? std::max(total, 0.0) : total;
+    }
+  return y;
+}
+
+}  // namespace
+
+TEST_CASE("linear equals its definition, from one row to several panels, wide and narrow") {
+  for (const Device device : devices())
+    for (const int64_t rows : {0, 1, 2, 3, 4, 5, 31, 129, 300})
+      for (const auto& [out, in] : {std::array<int64_t, 2>{1, 1}, {33, 65}, {65, 33}, {3, 200}, {16, 16}})
+        for (const bool relu : {false, true})
+          for (const bool bias : {false, true}) {
+            CAPTURE(rows); CAPTURE(out); CAPTURE(in); CAPTURE(relu); CAPTURE(bias);
+            const Tensor x = random_tensor(Shape{rows, in}, 1, -1, 1, device);
+            const Tensor w = random_tensor(Shape{out, in}, 2, -1, 1, device);
+            const Tensor b = bias ? random_tensor(Shape{out}, 3, -1, 1, device) : Tensor();
+            check_close(linear(x, w, b, relu ? Activation::relu : Activation::none), reference(x, w, b, relu), rounding);
+          }
+}
+
+TEST_CASE("linear with dropout is linear, then dropout") {
+  for (const Device device : devices())
+    for (const Activation activation : {Activation::none, Activation::relu}) {
+      const Tensor x = random_tensor(Shape{3, 100, 5}, 1, -1, 1, device);
+      const Tensor w = random_tensor(Shape{7, 5}, 2, -1, 1, device), b = random_tensor(Shape{7}, 3, -1, 1, device);
+      const Dropout drop{0.3f, Key{5}};
+      check_close(linear(x, w, b, activation, drop), doubles(dropout(linear(x, w, b, activation), drop)), exact);
+    }
+}
+
+TEST_CASE("linear's gradients") {
+  for (const Device device : devices())
+    for (const auto& [rows, out, in] : {std::array<int64_t, 3>{3, 5, 7}, {3, 7, 5}, {270, 4, 3}, {1, 3, 3}})
+      for (const float p : {0.0f, 0.4f}) {
+        CAPTURE(rows); CAPTURE(out); CAPTURE(in); CAPTURE(p);
+        const Tensor x = random_tensor(Shape{rows, in}, 1, -1, 1, device);
+        const Tensor w = random_tensor(Shape{out, in}, 2, -1, 1, device);
+        const Tensor b = random_tensor(Shape{out}, 3, -1, 1, device);
+        const Dropout drop{p, Key{9}};
+        check_gradients([&](const auto& in_) { return linear(in_[0], in_[1], in_[2], Activation::none, drop); }, {x, w, b});
+        check_gradients([&](const auto& in_) { return linear(in_[0], in_[1], Tensor(), Activation::none, drop); }, {x, w});
+        // A bias of +-4 keeps relu off its kink, on either side of it.
+        std::vector<float> far(static_cast<size_t>(out));
+        for (size_t j = 0; j < far.size(); ++j) far[j] = j % 2 ? 4.0f : -4.0f;
+        check_gradients([&](const auto& in_) { return linear(in_[0], in_[1], in_[2], Activation::relu, drop); },
+                        {random_tensor(Shape{rows, in}, 1, -0.5f, 0.5f, device), w, Tensor(Shape{out}, far, device)});
+      }
+}
+
+TEST_CASE("linear computes only the gradients that are wanted") {
+  for (const Device device : devices()) {
+    const Tensor x = random_tensor(Shape{3, 5}, 1, -1, 1, device), b = random_tensor(Shape{4}, 3, -1, 1, device);
+    Tensor w = random_tensor(Shape{4, 5}, 2, -1, 1, device);
+    w.set_wants_grad();
+    Tape tape;
+    const Gradients gradients = tape.backward(sum(linear(x, w, b)));
+    CHECK_EQ(gradients.of(w).shape(), w.shape());
+    check_fails([&] { gradients.of(x); }, "does not depend");
+    check_fails([&] { gradients.of(b); }, "does not depend");
+  }
+}
+
+TEST_CASE("linear names the shapes that do not match") {
+  const Tensor x = random_tensor(Shape{2, 3}, 1), w = random_tensor(Shape{4, 5}, 2), b = random_tensor(Shape{5}, 3);
+  check_fails([&] { linear(x, w, {}); }, "linear: x [2,3] does not match w [4,5]");
+  check_fails([&] { linear(random_tensor(Shape{2, 5}, 1), w, b); }, "linear: b [5] does not match w [4,5]");
+  check_fails([&] { linear(x, b, {}); }, "linear: w [5] is not a matrix");
+  check_fails([&] { linear(random_tensor(Shape{2, 5}, 1), w, {}, Activation::none, {1.5f, {}}); }, "dropout");
+}

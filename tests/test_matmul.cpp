@@ -1,0 +1,46 @@
+#include "tests/check.h"
+
+using namespace runnel;
+using namespace runnel::test;
+
+namespace {
+
+std::vector<double> reference(const Tensor& a, const Tensor& b, bool ta, bool tb, int64_t m, int64_t n, int64_t k) {
+  const auto x = doubles(a), y = doubles(b);
+  std::vector<double> c(static_cast<size_t>(m * n), 0);
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j)
+      for (int64_t l = 0; l < k; ++l)
+        c[static_cast<size_t>(i * n + j)] += x[static_cast<size_t>(ta ? l * m + i : i * k + l)] *
+                                             y[static_cast<size_t>(tb ? j * k + l : l * n + j)];
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("matmul equals the triple loop with either operand transposed") {
+  for (const Device device : devices())
+    for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 1, 1}, {3, 31, 33}, {65, 1, 3}, {33, 65, 31}, {2, 3, 0}})
+      for (const bool ta : {false, true})
+        for (const bool tb : {false, true}) {
+          CAPTURE(m); CAPTURE(n); CAPTURE(k); CAPTURE(ta); CAPTURE(tb);
+          const Tensor a = random_tensor(ta ? Shape{k, m} : Shape{m, k}, 1, -1, 1, device);
+          const Tensor b = random_tensor(tb ? Shape{n, k} : Shape{k, n}, 2, -1, 1, device);
+          check_close(matmul(a, b, ta, tb), reference(a, b, ta, tb, m, n, k), rounding);
+        }
+}
+
+TEST_CASE("matmul's gradients, with either operand transposed") {
+  for (const Device device : devices())
+    for (const bool ta : {false, true})
+      for (const bool tb : {false, true})
+        check_gradients([&](const auto& x) { return matmul(x[0], x[1], ta, tb); },
+                        {random_tensor(ta ? Shape{5, 3} : Shape{3, 5}, 1, -1, 1, device),
+                         random_tensor(tb ? Shape{4, 5} : Shape{5, 4}, 2, -1, 1, device)});
+}
+
+TEST_CASE("matmul names the shapes that do not match") {
+  const Tensor a = random_tensor(Shape{2, 3}, 1);
+  check_fails([&] { matmul(a, random_tensor(Shape{4, 5}, 2)); }, "matmul: a [2,3] does not match b [4,5]");
+  check_fails([&] { matmul(a, random_tensor(Shape{3}, 2)); }, "are not two matrices");
+}

@@ -1,0 +1,150 @@
+#include "models/optimizer.h"
+#include "tests/check.h"
+
+using namespace runnel;
+using namespace runnel::test;
+
+namespace {
+
+// RAdam on one tensor as its paper and the authors' training describe it, in double.
+struct Reference {
+  RAdamOptions o;
+  std::vector<double> p, m = std::vector<double>(p.size()), v = m;
+  int t = 0;
+
+  void step(std::vector<double> g, double global_norm) {
+    if (o.global_clip > 0)
+      for (double& x : g) x *= std::min(1.0, o.global_clip / (global_norm + 1e-6));
+    double norm = 0;
+    for (const double x : g) norm += x * x;
+    const double scale = o.clip > 0 ? std::min(1.0, o.clip / (std::sqrt(norm) + 1e-6)) : 1;
+    ++t;
+    const double n_max = 2 / (1 - o.beta2) - 1;
+    const double n = n_max - 2 * t * std::pow(o.beta2, t) / (1 - std::pow(o.beta2, t));
+    const double variance = (n - 4) * (n - 2) * n_max / ((n_max - 4) * (n_max - 2) * n);
+    for (size_t i = 0; i < p.size(); ++i) {
+      const double x = scale * g[i];
+      m[i] = o.beta1 * m[i] + (1 - o.beta1) * x;
+      v[i] = o.beta2 * v[i] + (1 - o.beta2) * x * x;
+      const double m_hat = m[i] / (1 - std::pow(o.beta1, t));
+      p[i] *= 1 - o.lr * o.weight_decay;
+      if (t <= 5)
+        p[i] -= o.lr * m_hat;
+      else
+        p[i] -= o.lr * std::sqrt(variance * (1 - std::pow(o.beta2, t))) * m_hat / (std::sqrt(v[i]) + o.eps);
+    }
+  }
+};
+
+// A loss whose gradient with respect to each parameter [1,n] is the given vector.
+Tensor loss_with(const std::vector<NamedTensor>& parameters, const std::vector<std::vector<float>>& gradient) {
+  Tensor loss;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor& p = parameters[i].tensor;
+    const Tensor term = matmul(p, Tensor(Shape{p.size(), 1}, gradient[i], p.device()));
+    loss = loss ? add(loss, term) : term;
+  }
+  return loss;
+}
+
+std::vector<NamedTensor> make_parameters(const std::vector<int64_t>& sizes, Device device) {
+  std::vector<NamedTensor> parameters;
+  for (const int64_t n : sizes)
+    parameters.push_back(
+        {std::to_string(n), random_tensor(Shape{1, n}, static_cast<uint64_t>(n), -1, 1, device).set_wants_grad()});
+  return parameters;
+}
+
+std::vector<std::vector<float>> make_gradients(const std::vector<int64_t>& sizes, uint64_t step, float size) {
+  std::vector<std::vector<float>> gradients;
+  for (const int64_t n : sizes)
+    gradients.push_back(random_tensor(Shape{n}, 1000 * step + static_cast<uint64_t>(n), -size, size).to_vector());
+  return gradients;
+}
+
+void step(RAdam& optimizer, const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& sizes, uint64_t t,
+          float size) {
+  Tape tape;
+  const Tensor loss = loss_with(parameters, make_gradients(sizes, t, size));
+  optimizer.step(tape.backward(loss));
+}
+
+}  // namespace
+
+TEST_CASE("sum_of_squares is exact to one rounding, whatever the size") {
+  for (Device device : devices())
+    for (int64_t n : {0, 1, 3, 31, 33, 65, 4095, 4097, 100003}) {
+      CAPTURE(n);
+      const Tensor x = random_tensor(Shape{n}, 1, -3, 3, device);
+      double expected = 0;
+      for (const double value : doubles(x)) expected += value * value;
+      Tensor total(Shape{}, device);
+      DISPATCH(device, sum_of_squares(total.data(), x.data(), n));
+      CHECK(total.item() == doctest::Approx(expected).epsilon(1e-7));
+    }
+}
+
+TEST_CASE("RAdam: twelve updates equal its definition; five without the adaptive term, clipped or not") {
+  const std::vector<int64_t> sizes{1, 3, 31, 33, 65, 40000};
+  for (Device device : devices())
+    for (const auto& [clip, global_clip] : std::vector<std::pair<double, double>>{{1, 0}, {0, 0}, {0, 2}, {1, 3}})
+      for (float size : {0.01f, 4.0f}) {
+        CAPTURE(clip);
+        CAPTURE(global_clip);
+        CAPTURE(size);
+        const RAdamOptions options{.lr = 0.01, .weight_decay = 0.1, .clip = clip, .global_clip = global_clip};
+        const auto parameters = make_parameters(sizes, device);
+        RAdam optimizer(parameters, options);
+        std::vector<Reference> references;
+        for (const auto& [name, tensor] : parameters) references.push_back({.o = options, .p = doubles(tensor)});
+        for (uint64_t t = 1; t <= 12; ++t) {
+          step(optimizer, parameters, sizes, t, size);
+          const auto gradients = make_gradients(sizes, t, size);
+          double norm = 0;
+          for (const auto& gradient : gradients)
+            for (const double g : gradient) norm += g * g;
+          for (size_t i = 0; i < sizes.size(); ++i)
+            references[i].step({gradients[i].begin(), gradients[i].end()}, std::sqrt(norm));
+          if (t == 5 || t == 6 || t == 12)
+            for (size_t i = 0; i < sizes.size(); ++i)
+              CHECK_LE(distance(doubles(parameters[i].tensor), references[i].p), rounding);
+        }
+        CHECK(optimizer.steps() == 12);
+      }
+}
+
+TEST_CASE("RAdam goes on from its saved state to the same bytes, also with another learning rate") {
+  const std::vector<int64_t> sizes{3, 65};
+  for (Device device : devices()) {
+    const auto straight = make_parameters(sizes, device), resumed = make_parameters(sizes, device);
+    RAdam one(straight, {}), first(resumed, {}), second(resumed, {});
+    for (uint64_t t = 1; t <= 8; ++t) {
+      if (t == 8) one.set_lr(1e-4);
+      step(one, straight, sizes, t, 1);
+    }
+    for (uint64_t t = 1; t <= 7; ++t) step(first, resumed, sizes, t, 1);
+    auto from = first.state(), to = second.state();
+    REQUIRE(from.size() == 4);
+    CHECK(from[0].name == "optimizer.m.3");
+    CHECK(from[3].name == "optimizer.v.65");
+    for (size_t i = 0; i < 4; ++i)
+      copy(to[i].tensor.data(), device, from[i].tensor.data(), device,
+           static_cast<size_t>(from[i].tensor.size()) * sizeof(float));
+    second.set_steps(first.steps());
+    second.set_lr(1e-4);
+    step(second, resumed, sizes, 8, 1);
+    for (size_t i = 0; i < 2; ++i) CHECK(straight[i].tensor.to_vector() == resumed[i].tensor.to_vector());
+  }
+}
+
+TEST_CASE("RAdam: a parameter that the loss does not depend on is an error and changes nothing") {
+  auto parameters = make_parameters({3, 5}, Device::cpu);
+  RAdam optimizer(parameters, {});
+  const auto before = parameters[0].tensor.to_vector();
+  Tape tape;
+  const Tensor loss = loss_with({parameters[0]}, {{1, 2, 3}});
+  const Gradients gradients = tape.backward(loss);
+  check_fails([&] { optimizer.step(gradients); }, "the loss does not depend on this tensor [1,5]");
+  CHECK(parameters[0].tensor.to_vector() == before);
+  CHECK(optimizer.steps() == 0);
+}

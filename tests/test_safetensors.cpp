@@ -1,0 +1,225 @@
+// Checkpoint files: what is written comes back, and whatever else a file may hold is one sentence.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "models/safetensors.h"
+#include "tests/check.h"
+
+namespace runnel::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder of its own for each test, gone afterwards.
+struct Folder {
+  fs::path path = fs::temp_directory_path() / ("runnel_safetensors_" + std::to_string(getpid()));
+  Folder() { fs::create_directories(path); }
+  ~Folder() { fs::remove_all(path); }
+};
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void write(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+std::string little_endian(uint64_t n) { return {reinterpret_cast<const char*>(&n), sizeof n}; }
+
+// A whole file of this header and so many bytes of data.
+std::string file_of(const std::string& header, size_t data) {
+  return little_endian(header.size()) + header + std::string(data, '\0');
+}
+
+SafeTensors example() {
+  return {{{"b.weight", random_tensor({2, 3}, 1)},
+           {"a.bias", random_tensor({5}, 2)},
+           {"scalar", random_tensor({}, 3)},
+           {"nothing", Tensor(Shape{0, 4})}},
+          {{"app", "copy"}, {"note", "quotes \" and \\ and \n"}}};
+}
+
+TEST_CASE("safetensors: what is saved comes back, in the order of the data") {
+  const Folder folder;
+  const fs::path path = folder.path / "x.safetensors";
+  const SafeTensors saved = example();
+  save_safetensors(path, saved);
+  const SafeTensors loaded = load_safetensors(path);
+  CHECK(loaded.metadata == saved.metadata);
+  REQUIRE(loaded.tensors.size() == saved.tensors.size());
+  for (const auto& [name, tensor] : saved.tensors) {
+    CAPTURE(name);
+    const auto same = std::find_if(loaded.tensors.begin(), loaded.tensors.end(),
+                                   [&, &wanted = name](const NamedTensor& t) { return t.name == wanted; });
+    REQUIRE(same != loaded.tensors.end());
+    CHECK(same->tensor.shape() == tensor.shape());
+    CHECK(same->tensor.to_vector() == tensor.to_vector());
+  }
+  CHECK(loaded.tensors[0].name == "b.weight");
+  CHECK(loaded.tensors[1].name == "a.bias");
+
+  const std::string bytes = read(path);
+  uint64_t length;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  CHECK(length % 8 == 0);
+  CHECK(bytes.size() == 8 + length + 4 * (6 + 5 + 1));
+  save_safetensors(path, loaded);  // over an existing file
+  CHECK(read(path) == bytes);
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);  // no temporary file stays
+}
+
+TEST_CASE("safetensors: a file without tensors is a file") {
+  const Folder folder;
+  save_safetensors(folder.path / "empty", {});
+  CHECK(load_safetensors(folder.path / "empty").tensors.empty());
+}
+
+TEST_CASE("safetensors: two tensors of one name are refused") {
+  const Folder folder;
+  const Tensor x = random_tensor({2}, 1);
+  check_fails([&] { save_safetensors(folder.path / "x", {{{"a", x}, {"a", x}}, {}}); }, "two tensors are called \"a\"");
+}
+
+TEST_CASE("safetensors: a damaged file is one sentence that names it and the damage") {
+  const Folder folder;
+  const fs::path path = folder.path / "damaged.safetensors";
+  const auto one = [](const std::string& rest) { return "{\"t\":{" + rest + "}}"; };
+  const std::string two = R"("dtype":"F32","shape":[2],"data_offsets":)";
+  const struct {
+    const char* what;
+    std::string bytes;
+    const char* words;
+  } cases[] = {
+      {"empty", "", "it has 0 bytes"},
+      {"shorter than the length", "1234567", "it has 7 bytes"},
+      {"header past the end", little_endian(1000) + "{}", "claims 1000 bytes in a file of 10"},
+      {"header over the format's limit", little_endian(100'000'001) + "{}", "more than the format allows"},
+      {"header of 2^63", little_endian(uint64_t{1} << 63) + "{}", "more than the format allows"},
+      {"header of 2^64 - 1", little_endian(~uint64_t{0}) + "{}", "more than the format allows"},
+      {"not JSON", file_of("garbage!", 0), "not a JSON object"},
+      {"cut JSON", file_of("{\"t\":", 0), "not a JSON object"},
+      {"no header", file_of("", 0), "not a JSON object"},
+      {"another JSON", file_of("[1,2]", 0), "not a JSON object"},
+      {"deep JSON", file_of(std::string(100'000, '['), 0), "not a JSON object"},
+      {"tensor is no object", file_of("{\"t\":1}", 0), "has no dtype, shape and data_offsets"},
+      {"nothing in it", file_of(one(""), 0), "has no dtype, shape and data_offsets"},
+      {"half precision", file_of(one(R"("dtype":"F16","shape":[2],"data_offsets":[0,4])"), 4), "holds \"F16\""},
+      {"type is a number", file_of(one(R"("dtype":32,"shape":[2],"data_offsets":[0,8])"), 8), "holds 32"},
+      {"negative size", file_of(one(R"("dtype":"F32","shape":[-2],"data_offsets":[0,8])"), 8), "impossible shape [-2]"},
+      {"fractional size", file_of(one(R"("dtype":"F32","shape":[2.5],"data_offsets":[0,8])"), 8), "impossible shape"},
+      {"size of 2^63", file_of(one(R"("dtype":"F32","shape":[9223372036854775808],"data_offsets":[0,8])"), 8),
+       "impossible shape"},
+      {"sizes that overflow", file_of(one(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0])"), 0),
+       "impossible shape"},
+      {"2^62 floats, whose bytes overflow to 0",
+       file_of(one(R"("dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0])"), 0), "impossible shape"},
+      {"too many axes", file_of(one(R"("dtype":"F32","shape":[1,1,1,1,1,1,2],"data_offsets":[0,8])"), 8),
+       "impossible shape"},
+      {"shape is no list", file_of(one(R"("dtype":"F32","shape":2,"data_offsets":[0,8])"), 8), "impossible shape"},
+      {"negative offset", file_of(one(two + "[-8,0]"), 8), "impossible offsets [-8,0]"},
+      {"offsets backwards", file_of(one(two + "[8,0]"), 8), "impossible offsets [8,0]"},
+      {"offset of 2^63", file_of(one(two + "[0,9223372036854775808]"), 8), "impossible offsets"},
+      {"offset of 2^64", file_of(one(two + "[0,18446744073709551616]"), 8), "impossible offsets"},
+      {"three offsets", file_of(one(two + "[0,4,8]"), 8), "impossible offsets"},
+      {"shape and bytes differ", file_of(one(two + "[0,12]"), 12), "has the shape [2] but 12 bytes"},
+      {"past the end", file_of(one(two + "[0,8]"), 7), "ends at byte 8 of 7"},
+      {"far past the end", file_of(one(two + "[9223372036854775799,9223372036854775807]"), 8), "ends at byte"},
+      {"a hole in front", file_of(one(two + "[8,16]"), 16), "nothing accounts for the bytes before"},
+      {"trailing bytes", file_of(one(two + "[0,8]"), 11), "3 bytes follow the last tensor"},
+      {"overlap", file_of("{\"t\":{" + two + "[0,8]},\"u\":{" + two + "[4,12]}}", 12), "\"u\" overlaps"},
+      {"the same bytes twice", file_of("{\"t\":{" + two + "[0,8]},\"u\":{" + two + "[0,8]}}", 8), "overlaps"},
+      {"a hole between", file_of("{\"t\":{" + two + "[0,8]},\"u\":{" + two + "[12,20]}}", 20), "nothing accounts"},
+      {"metadata is a number", file_of(R"({"__metadata__":1})", 0), "its metadata is not an object"},
+      {"metadata holds a number", file_of(R"({"__metadata__":{"step":1}})", 0), "its metadata \"step\""},
+  };
+  for (const auto& c : cases) {
+    CAPTURE(c.what);
+    write(path, c.bytes);
+    check_fails([&] { load_safetensors(path); }, c.words);
+    check_fails([&] { load_safetensors(path); }, "damaged.safetensors is damaged");
+  }
+}
+
+TEST_CASE("safetensors: a file cut anywhere is damaged") {
+  const Folder folder;
+  const fs::path path = folder.path / "cut";
+  save_safetensors(path, example());
+  const std::string whole = read(path);
+  for (size_t size = 0; size < whole.size(); ++size) {
+    CAPTURE(size);
+    write(path, whole.substr(0, size));
+    check_fails([&] { load_safetensors(path); }, "is damaged");
+  }
+}
+
+TEST_CASE("safetensors: what is no file") {
+  const Folder folder;
+  check_fails([&] { load_safetensors(folder.path / "missing"); }, "there is no file");
+  check_fails([&] { load_safetensors(folder.path); }, "is not a file");
+}
+
+TEST_CASE("safetensors: offsets may come in any order of names") {
+  const Folder folder;
+  const fs::path path = folder.path / "order";
+  write(path, file_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]},)"
+                      R"("b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+                      8));
+  CHECK(load_safetensors(path).tensors[0].name == "b");
+}
+
+TEST_CASE("safetensors: restore copies by name, or changes nothing") {
+  const SafeTensors from{{{"a", random_tensor({2}, 1)}, {"b", random_tensor({3}, 2)}, {"more", random_tensor({1}, 3)}},
+                         {}};
+  const Tensor a = Tensor::full({2}, 7), b = Tensor::full({3}, 7), other = Tensor::full({3, 1}, 7);
+  check_fails(
+      [&] {
+        restore(from, "file", {{"a", a}, {"c", b}});
+      },
+      "file belongs to another model: it has no tensor \"c\"");
+  check_fails([&] { restore(from, "file", {{"a", a}, {"b", other}}); }, "\"b\" is [3], not [3,1]");
+  CHECK(a.to_vector() == std::vector<float>{7, 7});
+  restore(from, "file", {{"b", b}, {"a", a}});
+  CHECK(a.to_vector() == from.tensors[0].tensor.to_vector());
+  CHECK(b.to_vector() == from.tensors[1].tensor.to_vector());
+}
+
+TEST_CASE("safetensors: a disk that fills up leaves the old file as it was") {
+  const Folder folder;
+  const fs::path path = folder.path / "x.safetensors";
+  save_safetensors(path, example());
+  const std::string before = read(path);
+
+  // A limit on the size of files stands for the full disk: write() stops short, then fails.
+  rlimit old_limit;
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &old_limit) == 0);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit = old_limit;
+  limit.rlim_cur = 64 << 10;
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  check_fails([&] { save_safetensors(path, {{{"large", random_tensor({100, 1000}, 1)}}, {}}); }, "cannot write");
+  setrlimit(RLIMIT_FSIZE, &old_limit);
+  std::signal(SIGXFSZ, old_handler);
+
+  CHECK(read(path) == before);
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);
+}
+
+TEST_CASE("safetensors: a folder that is not there or is no folder") {
+  const Folder folder;
+  check_fails([&] { save_safetensors(folder.path / "missing" / "x", example()); }, "cannot write");
+  write(folder.path / "plain", "x");
+  check_fails([&] { save_safetensors(folder.path / "plain" / "x", example()); }, "cannot write");
+  fs::create_directories(folder.path / "in_the_way" / "full");
+  check_fails([&] { save_safetensors(folder.path / "in_the_way", example()); }, "cannot write");
+  CHECK(fs::exists(folder.path / "in_the_way" / "full"));
+  CHECK_FALSE(fs::exists(folder.path / "in_the_way.partial"));
+}
+
+}  // namespace
+}  // namespace runnel::test
