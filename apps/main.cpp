@@ -1,7 +1,9 @@
 // runnel: the program. Each app adds its subcommands; whatever goes wrong ends here as one sentence on stderr.
 #include <fmt/format.h>
 
+#include <csignal>
 #include <new>
+#include <string>
 
 #include "apps/options.h"
 
@@ -11,6 +13,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "runnel: {}\n", sentence);
     return status;
   };
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is then an error like a full disk
   try {
     CLI::App program{"Runnel trains and samples transformers with linear attention."};
     program.option_defaults()->always_capture_default();
@@ -20,6 +23,7 @@ int main(int argc, char** argv) {
     add_copy(program, chosen);
     add_mnist(program, chosen);
     add_check(program, chosen);
+    add_bench(program, chosen);
     try {
       program.parse(argc, argv);
     } catch (const CLI::Success& help_or_version) {
@@ -27,7 +31,7 @@ int main(int argc, char** argv) {
     }
     return chosen();
   } catch (const CLI::ParseError& error) {
-    return complain(error.what(), 2);
+    return complain((std::string(error.what()) + "; --help says what can be").c_str(), 2);
   } catch (const UsageError& error) {
     return complain(error.what(), 2);
   } catch (const std::bad_alloc&) {

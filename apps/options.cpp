@@ -9,17 +9,19 @@
 namespace runnel {
 
 CLI::Validator in_range(double low, double high) {
+  const std::string range =
+      std::isfinite(high) ? fmt::format("from {} to {}", low, high) : fmt::format("of at least {}", low);
   return CLI::Validator(
       [=](const std::string& text) {
         double value = 0;
-        if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return std::string();
-        return fmt::format("{} is not a number from {} to {}", text, low, high);
+        const bool inside = CLI::detail::lexical_cast(text, value) && value >= low && value <= high;
+        return inside ? std::string() : text + " is not a number " + range;
       },
-      fmt::format("{} to {}", low, high));
+      range);
 }
 
 CLI::Validator one_of(const std::vector<std::string>& words) {
-  const std::string list = fmt::format("{}", fmt::join(words, ", "));
+  const std::string list = CLI::detail::join(words, ", ");
   return CLI::Validator(
       [=](const std::string& text) {
         const bool known = std::find(words.begin(), words.end(), text) != words.end();
@@ -65,17 +67,19 @@ void check_same_run(const nlohmann::json& began, const nlohmann::json& now) {
 }
 
 std::string preset_table(const std::vector<nlohmann::json>& presets) {
-  std::string table = fmt::format("{:<18}", "Presets");
-  for (const auto& preset : presets) table += fmt::format("{:>12}", preset["preset"].get<std::string>());
-  for (const auto& [flag, value] : presets[0].items()) {
-    const bool differs =
-        std::any_of(presets.begin(), presets.end(),
-                    [&, &key = flag, &first = value](const auto& preset) { return preset[key] != first; });
-    if (!differs || flag == "preset") continue;
-    table += fmt::format("\n  --{:<14}", flag);
-    for (const auto& preset : presets)
-      table += fmt::format("{:>12}",
-                           preset[flag].is_string() ? preset[flag].template get<std::string>() : preset[flag].dump());
+  const auto padded = [](const nlohmann::json& value) {
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    return std::string(text.size() < 10 ? 10 - text.size() : 1, ' ') + text;
+  };
+  const auto row = [&](const std::string& label, const std::string& key) {
+    std::string text = label + std::string(24 - std::min<size_t>(label.size(), 23), ' ');
+    for (const auto& preset : presets) text += padded(preset[key]);
+    return text;
+  };
+  std::string table = row("Presets:", "preset");
+  for (const auto& [key, value] : presets[0].items()) {
+    const auto same = [&, &name = key, &first = value](const auto& preset) { return preset[name] == first; };
+    if (key != "preset" && !std::all_of(presets.begin(), presets.end(), same)) table += "\n" + row("  --" + key, key);
   }
   return table;
 }

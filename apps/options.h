@@ -4,6 +4,7 @@
 #pragma once
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -24,8 +25,9 @@ using Command = std::function<int()>;
 void add_copy(CLI::App& program, Command& chosen);
 void add_mnist(CLI::App& program, Command& chosen);
 void add_check(CLI::App& program, Command& chosen);
+void add_bench(CLI::App& program, Command& chosen);
 
-CLI::Validator in_range(double low, double high);  // NaN is in no range
+CLI::Validator in_range(double low, double high = HUGE_VAL);  // NaN is in no range
 CLI::Validator one_of(const std::vector<std::string>& words);
 
 // What every command that computes takes.
@@ -37,7 +39,7 @@ struct Machine {
   template <class Each>
   void each(Each&& option) {
     option("device", device, one_of({"auto", "cpu", "cuda"}), "where to compute");
-    option("threads", threads, in_range(1, 1024), "CPU threads; all cores if not given");
+    option("threads", threads, in_range(0, 1024), "CPU threads; 0, which is also the default, means all cores");
     option("seed", seed, CLI::Validator(), "of everything random");
   }
 
@@ -81,17 +83,17 @@ struct Settings : Machine {
     option("feed-forward", feed_forward, in_range(1, 1 << 20), "width of the feed-forward layers");
     option("dropout", dropout, in_range(0, 0.95), "probability");
     option("batch", batch, in_range(1, 1 << 20), "sequences per update");
-    option("steps", steps, in_range(1, 1e12), "updates");
+    option("steps", steps, in_range(1), "updates");
     option("minutes", minutes, in_range(0, 1e6), "stop after so many minutes of training in all; 0: no limit");
     option("lr", lr, in_range(0, 100), "learning rate");
     option("schedule", schedule, one_of({"constant", "step", "cosine"}),
            "of the learning rate: constant, a tenth after --lr-step updates, or a cosine to zero at the end");
-    option("lr-step", lr_step, in_range(1, 1e12), "updates before the learning rate drops (--schedule step)");
+    option("lr-step", lr_step, in_range(1), "updates before the learning rate drops (--schedule step)");
     option("weight-decay", weight_decay, in_range(0, 1), "decoupled");
     option("clip", clip, in_range(0, 1e9), "largest gradient norm of each parameter tensor; 0: any");
-    option("log-every", log_every, in_range(1, 1e12), "updates per row of metrics.csv");
-    option("evaluate-every", evaluate_every, in_range(1, 1e12), "updates between validations and previews");
-    option("save-every", save_every, in_range(1, 1e12), "updates between checkpoints");
+    option("log-every", log_every, in_range(1), "updates per row of metrics.csv");
+    option("evaluate-every", evaluate_every, in_range(1), "updates between validations and previews");
+    option("save-every", save_every, in_range(1), "updates between checkpoints");
   }
 
   // The model that these settings describe. UsageError names the flag that cannot be.

@@ -1,6 +1,5 @@
 #include "apps/training.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -31,7 +30,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 // 3163787 -> 3,163,787
 std::string grouped(double n) {
   std::string digits = fmt::format("{:.0f}", n);
-  for (size_t i = digits.size(); i > 3;) digits.insert(i -= 3, ",");
+  for (size_t i = digits.size(); i > 3;) digits.insert(i -= 3, 1, ',');
   return digits;
 }
 

@@ -7,7 +7,8 @@
 namespace runnel {
 
 CopyBatch CopyTask::batch(Key key, int64_t size, Device device) const {
-  check(length >= 5, "copy task: a length of ", length, " leaves no room for a sequence, a separator and a copy (5 does)");
+  check(length >= 5, "copy task: a length of ", length,
+        " leaves no room for a sequence, a separator and a copy (5 does)");
   check(symbols >= 1 && symbols < INT32_MAX, "copy task: ", symbols, " symbols; at least 1 is needed");
   check(size >= 0, "copy task: a batch of ", size, " sequences");
   const int64_t shortest = length / 4, longest = (length - 1) / 2 - 1;

@@ -38,16 +38,19 @@ part=$(mktemp "$folder/.download-XXXXXX" 2>/dev/null) || die "cannot write in $f
 trap 'rm -f "$part"' EXIT
 
 for ((i = 0; i < ${#files[@]}; i += 2)); do
-  file=${files[i]} sum=${files[i + 1]}
-  if holds "$folder/$file.gz" "$sum" || holds "$folder/$file" "$sum"; then
-    echo "$folder/$file: already there"
-    continue
-  fi
+  file=${files[i]} sum=${files[i + 1]} damaged=()
+  for there in "$folder"/{"$file","${file/-idx/.idx}"}{,.gz}; do
+    if holds "$there" "$sum"; then
+      echo "$there: already there"
+      continue 2
+    fi
+    if [[ -f $there ]]; then damaged+=("$there"); fi
+  done
   for mirror in "${mirrors[@]}"; do
     if fetch "$mirror/$file.gz" "$part" && holds "$part" "$sum"; then
+      rm -f "${damaged[@]}"
       chmod 644 "$part"
       mv "$part" "$folder/$file.gz"
-      rm -f "$folder/$file" "$folder/${file/-idx/.idx}" "$folder/${file/-idx/.idx}.gz"
       echo "$folder/$file.gz: fetched from $mirror"
       continue 2
     fi

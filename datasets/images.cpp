@@ -9,7 +9,6 @@ ImageSet halved(const ImageSet& images) {
   check(images.height == 2 * h && images.width == 2 * w, "halved: images of ", images.height, " x ", images.width,
         " have an odd side");
   ImageSet half{images.name, images.count, h, w, c, {}, images.labels};
-  half.name += " at " + std::to_string(h) + " x " + std::to_string(w);
   half.pixels.resize(static_cast<size_t>(images.count * half.size()));
   const int64_t row = images.width * c;
 #pragma omp parallel for schedule(static)
@@ -23,6 +22,20 @@ ImageSet halved(const ImageSet& images) {
         }
   }
   return half;
+}
+
+ImageSet slice(const ImageSet& images, int64_t first, int64_t count) {
+  check(first >= 0 && count >= 0 && first <= images.count - count, "slice: ", images.name, " has ", images.count,
+        " images, not ", count, " from number ", first);
+  const auto pixels = images.pixels.begin() + first * images.size();
+  const auto labels = images.labels.begin() + first;
+  return {images.name,
+          count,
+          images.height,
+          images.width,
+          images.channels,
+          {pixels, pixels + count * images.size()},
+          {labels, labels + count}};
 }
 
 ByteBatch byte_batch(const ImageSet& images, int64_t first, int64_t batch, Device device) {

@@ -16,13 +16,14 @@ struct ImageSet {
   std::vector<uint8_t> labels;  // [count]
 
   int64_t size() const { return height * width * channels; }  // bytes of one image
-  std::span<const uint8_t> image(int64_t i) const {
-    return {pixels.data() + i * size(), static_cast<size_t>(size())};
-  }
+  std::span<const uint8_t> image(int64_t i) const { return {pixels.data() + i * size(), static_cast<size_t>(size())}; }
 };
 
 // Half the height and width: every pixel is the mean of 2 x 2, rounded. Throws if a side is odd.
 ImageSet halved(const ImageSet& images);
+
+// Images first .. first + count - 1. Throws if the set has fewer.
+ImageSet slice(const ImageSet& images, int64_t first, int64_t count);
 
 struct ByteBatch {
   Indices tokens;   // [B,n-1], bytes 0 .. n-2 of each image

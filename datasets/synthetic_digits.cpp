@@ -40,7 +40,15 @@ const std::vector<std::vector<Stroke>> glyphs = {
       {{.66f, 0}, {.34f, .28f}, {.16f, .66f}, {.36f, .98f}, {.72f, .92f}, {.8f, .64f}, {.52f, .5f}, {.2f, .68f}}}},
     {{false, {{.12f, .06f}, {.86f, .02f}, {.42f, 1}}}},
     {{true,
-      {{.74f, .14f}, {.4f, 0}, {.24f, .24f}, {.54f, .48f}, {.8f, .74f}, {.5f, 1}, {.2f, .78f}, {.5f, .48f}, {.76f, .24f},
+      {{.74f, .14f},
+       {.4f, 0},
+       {.24f, .24f},
+       {.54f, .48f},
+       {.8f, .74f},
+       {.5f, 1},
+       {.2f, .78f},
+       {.5f, .48f},
+       {.76f, .24f},
        {.74f, .14f}}}},
     {{true, {{.8f, .16f}, {.48f, 0}, {.18f, .2f}, {.34f, .46f}, {.7f, .36f}, {.8f, .12f}}},
      {true, {{.8f, .12f}, {.78f, .46f}, {.7f, .74f}, {.58f, 1}}}},
@@ -54,8 +62,8 @@ std::vector<Point> spline(const std::vector<Point>& p) {
     const Point a = p[i ? i - 1 : 0], b = p[i], c = p[i + 1], d = p[std::min(i + 2, p.size() - 1)];
     for (int piece = 1; piece <= pieces; ++piece) {
       const float t = static_cast<float>(piece) / pieces;
-      curve.push_back((b * 2 + (c - a) * t + (a * 2 - b * 5 + c * 4 - d) * (t * t) +
-                       (b * 3 - a - c * 3 + d) * (t * t * t)) * .5f);
+      curve.push_back(
+          (b * 2 + (c - a) * t + (a * 2 - b * 5 + c * 4 - d) * (t * t) + (b * 3 - a - c * 3 + d) * (t * t * t)) * .5f);
     }
   }
   return curve;

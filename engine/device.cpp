@@ -1,5 +1,7 @@
 #include "engine/device.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -45,6 +47,19 @@ Pool& pool() {
 }
 
 constexpr size_t alignment = 64;
+size_t round_up(size_t bytes) { return bytes ? (bytes + alignment - 1) / alignment * alignment : alignment; }
+
+constexpr size_t huge_page = size_t{2} << 20;
+
+// Large blocks lie on huge pages where the system grants them: fewer page faults and fewer misses of the TLB.
+void* allocate_from_system(size_t bytes) {
+  if (bytes < 2 * huge_page) return std::aligned_alloc(alignment, bytes);
+  void* memory = std::aligned_alloc(huge_page, (bytes + huge_page - 1) / huge_page * huge_page);
+#ifdef MADV_HUGEPAGE
+  if (memory) madvise(memory, bytes, MADV_HUGEPAGE);
+#endif
+  return memory;
+}
 
 }  // namespace
 
@@ -54,12 +69,12 @@ void* allocate(size_t bytes, Device device) {
   check(device == Device::cpu, "this build has no CUDA; configure with -DRUNNEL_CUDA=ON");
   Pool& pool = runnel::pool();
   const std::lock_guard lock(pool.mutex);
-  const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  const size_t rounded = round_up(bytes);
   void* memory = pool.take(rounded);
-  if (!memory) memory = std::aligned_alloc(alignment, rounded ? rounded : alignment);
+  if (!memory) memory = allocate_from_system(rounded);
   if (!memory) {
     pool.trim();
-    memory = std::aligned_alloc(alignment, rounded);
+    memory = allocate_from_system(rounded);
   }
   check(memory, "out of memory: asked for ", bytes, " bytes with ", pool.use.live,
         " bytes in use; make the batch, the length or the model smaller");
@@ -73,7 +88,7 @@ void release(void* memory, size_t bytes, Device) {
   const std::lock_guard lock(pool.mutex);
   pool.use.live -= static_cast<int64_t>(bytes);
   if (RUNNEL_POOL)
-    pool.free[(bytes + alignment - 1) / alignment * alignment].push_back(memory);
+    pool.free[round_up(bytes)].push_back(memory);
   else
     std::free(memory);
 }

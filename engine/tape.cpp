@@ -30,7 +30,11 @@ Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, 
 Gradients Tape::backward(const Tensor& loss) {
   check(loss.size() == 1, "backward: the loss is a tensor ", loss.shape(), ", not one number");
   check(loss.wants_grad(), "backward: the loss does not depend on any tensor that wants a gradient");
-  Tape* const recording = std::exchange(current, nullptr);  // rules call ops; those are not to be recorded
+  // Rules call ops; those are not to be recorded. Recording goes on afterwards, also when a rule throws.
+  const struct Pause {
+    Tape* recording = std::exchange(current, nullptr);
+    ~Pause() { current = recording; }
+  } pause;
   Gradients gradients;
   auto& by_id = gradients.by_id_;
   by_id[loss.id()] = Tensor::full(loss.shape(), 1, loss.device());
@@ -63,7 +67,6 @@ Gradients Tape::backward(const Tensor& loss) {
       }
     }
   }
-  current = recording;
   return gradients;
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "engine/check.h"
+#include "ops/math.h"
 #include "ops/ops.h"
 
 namespace runnel {
@@ -18,7 +19,7 @@ void cpu::cross_entropy_forward(float* nll, const float* logits, const int32_t* 
     const float* z = logits + r * vocabulary;
     const float largest = *std::max_element(z, z + vocabulary);
     float sum = 0;
-    for (int64_t i = 0; i < vocabulary; ++i) sum += std::exp(z[i] - largest);
+    for (int64_t i = 0; i < vocabulary; ++i) sum += fast_exp(z[i] - largest);
     nll[r] = (mask ? mask[r] : 1) * (std::log(sum) + (largest - z[targets[r]]));
   }
 }
@@ -32,7 +33,7 @@ void cpu::cross_entropy_backward(float* dlogits, const float* scale, const float
     const float weight = (mask ? mask[r] : 1) * scale[0];
     const float largest = *std::max_element(z, z + vocabulary);
     float sum = 0;
-    for (int64_t i = 0; i < vocabulary; ++i) sum += dz[i] = std::exp(z[i] - largest);
+    for (int64_t i = 0; i < vocabulary; ++i) sum += dz[i] = fast_exp(z[i] - largest);
     for (int64_t i = 0; i < vocabulary; ++i) dz[i] *= weight / sum;
     dz[targets[r]] -= weight;
   }

@@ -51,9 +51,11 @@ void apply_dropout(float* y, const float* x, int64_t begin, int64_t n, const Dro
     uint16_t numbers[chunk];
     draw(numbers, static_cast<uint64_t>(i / chunk * blocks), dropout.key.words());
     const int64_t skipped = i % chunk, count = std::min(chunk - skipped, end - i);
+// A product, not a choice: a choice becomes a load under a mask, which waits for its random number, so that the
+// latency of memory shows (measured: 5 times slower beyond the caches).
 #pragma omp simd
     for (int64_t j = 0; j < count; ++j)
-      y[i - begin + j] = numbers[skipped + j] >= threshold ? x[i - begin + j] * kept : 0;
+      y[i - begin + j] = x[i - begin + j] * (numbers[skipped + j] >= threshold ? kept : 0);
     i += count;
   }
 }

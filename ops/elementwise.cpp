@@ -5,8 +5,6 @@
 // elu(x) + 1 is 1 where y > 1 and e^x = y elsewhere, which is min(y, 1).
 #include <algorithm>
 #include <cmath>
-#include <utility>
-#include <vector>
 
 #include "engine/check.h"
 #include "ops/kernels.h"

@@ -5,6 +5,8 @@
 // With g = dy gamma, the gradient loses the two directions that normalisation fixes, the constant and z itself:
 //   ds = rstd (g - <g> - z <g z>),  dgamma = sum dy z,  dbeta = sum dy,   <.> being the mean over the row.
 // dx = ds and da = dropout(ds), with the same mask. The forward pass keeps two numbers per row; s is computed again.
+//
+// s is written to a buffer of one row that stays in the cache; the output's own row would first have to arrive there.
 #include <omp.h>
 
 #include <cmath>
@@ -38,38 +40,43 @@ const float* add_row(float* into, const float* x, const float* a, int64_t r, int
 
 void layer_norm_forward(float* y, float* mean, float* rstd, const float* x, const float* a, const float* gamma,
                         const float* beta, int64_t rows, int64_t d, float eps, Dropout dropout) {
-#pragma omp parallel for schedule(static) if (rows * d >= parallel)
-  for (int64_t r = 0; r < rows; ++r) {
-    float* const out = y + r * d;  // holds s until it is overwritten by y
-    const float* const s = add_row(out, x, a, r, d, dropout);
-    float sum = 0, squares = 0;
+#pragma omp parallel if (rows * d >= parallel)
+  {
+    std::vector<float> row(static_cast<size_t>(d));
+#pragma omp for schedule(static)
+    for (int64_t r = 0; r < rows; ++r) {
+      float* const out = y + r * d;
+      const float* const s = add_row(row.data(), x, a, r, d, dropout);
+      float sum = 0, squares = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < d; ++j) sum += s[j];
-    const float m = sum / static_cast<float>(d);
+      for (int64_t j = 0; j < d; ++j) sum += s[j];
+      const float m = sum / static_cast<float>(d);
 #pragma omp simd reduction(+ : squares)
-    for (int64_t j = 0; j < d; ++j) squares += (s[j] - m) * (s[j] - m);
-    const float scale = 1 / std::sqrt(squares / static_cast<float>(d) + eps);
+      for (int64_t j = 0; j < d; ++j) squares += (s[j] - m) * (s[j] - m);
+      const float scale = 1 / std::sqrt(squares / static_cast<float>(d) + eps);
 #pragma omp simd
-    for (int64_t j = 0; j < d; ++j) out[j] = (s[j] - m) * scale * gamma[j] + beta[j];
-    mean[r] = m;
-    rstd[r] = scale;
+      for (int64_t j = 0; j < d; ++j) out[j] = (s[j] - m) * scale * gamma[j] + beta[j];
+      mean[r] = m;
+      rstd[r] = scale;
+    }
   }
 }
 
 void layer_norm_backward(float* dx, float* da, float* dgamma, float* dbeta, const float* dy, const float* x,
                          const float* a, const float* gamma, const float* mean, const float* rstd, int64_t rows,
                          int64_t d, Dropout dropout) {
-  // Every thread sums over its own rows; the sums are added in the order of the threads.
+  // Each thread sums over its own rows; the sums are added in the order of the threads.
   const int threads = rows * d >= parallel ? omp_get_max_threads() : 1;
   std::vector<float> partial(static_cast<size_t>(2 * d * threads));
 #pragma omp parallel num_threads(threads)
   {
     float* const dgamma_part = partial.data() + 2 * d * omp_get_thread_num();
     float* const dbeta_part = dgamma_part + d;
+    std::vector<float> row(static_cast<size_t>(d));
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; ++r) {
-      float* const out = dx + r * d;  // holds s, then z, until it is overwritten by dx
-      const float* const s = add_row(out, x, a, r, d, dropout);
+      float* const out = dx + r * d;
+      const float* const s = add_row(row.data(), x, a, r, d, dropout);
       const float* const g = dy + r * d;
       float sum_g = 0, sum_gz = 0;
 #pragma omp simd reduction(+ : sum_g, sum_gz)
@@ -79,11 +86,11 @@ void layer_norm_backward(float* dx, float* da, float* dgamma, float* dbeta, cons
         sum_gz += g[j] * gamma[j] * z;
         dgamma_part[j] += g[j] * z;
         dbeta_part[j] += g[j];
-        out[j] = z;
+        row[j] = z;
       }
       const float mean_g = sum_g / static_cast<float>(d), mean_gz = sum_gz / static_cast<float>(d);
 #pragma omp simd
-      for (int64_t j = 0; j < d; ++j) out[j] = rstd[r] * (g[j] * gamma[j] - mean_g - out[j] * mean_gz);
+      for (int64_t j = 0; j < d; ++j) out[j] = rstd[r] * (g[j] * gamma[j] - mean_g - row[j] * mean_gz);
       if (da) apply_dropout(da + r * d, out, r * d, d, dropout);
     }
   }

@@ -32,7 +32,7 @@ namespace runnel {
 namespace {
 
 constexpr int64_t lanes = 16;
-constexpr int64_t chunk = 32;  // C
+constexpr int64_t chunk = 16;  // C: one vector; 32 and 64 are slower, since more of each chunk is masked away
 constexpr float eps = 1e-6f;  // added to the normaliser after its sum
 
 using Lanes = float __attribute__((vector_size(lanes * sizeof(float))));
@@ -141,15 +141,20 @@ void dot_rows(float* to, const Matrix& a, const Matrix& b) {
 
 // --- one sequence (one head of one batch entry) in memory ------------------------------------------------------------
 
-// Positions are `stride` apart; `width` numbers each.
+// Positions are `stride` apart; `width` numbers each. `next` is the way to the chunk that will be read after this one:
+// a head's numbers are too scattered for the processor to guess it.
 template <class T>
 struct Rows {
   T* data;
-  int64_t stride, width;
+  int64_t stride, width, next;
   T* operator()(int64_t position) const { return data + position * stride; }
 };
 
-float phi(float x) { return x > 0 ? x + 1 : fast_exp(x); }
+// Feature map, eq. 7. An object, so that loops over it are compiled with it.
+struct Phi {
+  float operator()(float x) const { return x > 0 ? x + 1 : fast_exp(x); }
+};
+constexpr Phi phi;
 
 // Copies a chunk of `count` positions; what lies past them, or past the width, becomes zero and so adds nothing.
 template <class Map>
@@ -158,6 +163,7 @@ void load(const Matrix& to, const Rows<const float>& from, int64_t first, int64_
   for (int64_t r = 0; r < count; ++r) {
     const float* x = from(first + r);
     float* row = to.row(r);
+    for (int64_t i = 0; i < from.width; i += lanes) __builtin_prefetch(x + from.next + i);
 #pragma omp simd
     for (int64_t i = 0; i < from.width; ++i) row[i] = map(x[i]);
   }
@@ -170,8 +176,8 @@ struct Sizes {
   int64_t batch, length, heads, e, m;
   int64_t sequences() const { return batch * heads; }
   template <class T>
-  Rows<T> sequence(T* x, int64_t n, int64_t width) const {
-    return {x + ((n / heads) * length * heads + n % heads) * width, heads * width, width};
+  Rows<T> sequence(T* x, int64_t n, int64_t width, int64_t next = chunk) const {
+    return {x + ((n / heads) * length * heads + n % heads) * width, heads * width, width, next * heads * width};
   }
 };
 
@@ -249,6 +255,7 @@ void forward_chunk(Workspace& ws, const State& state, Rows<float> y, const Input
     const float inverse = 1 / (ws.n.row(0)[i] + eps);
     const float* from = ws.y.row(i);
     float* to = y(first + i);
+    for (int64_t j = 0; j < y.width; j += lanes) __builtin_prefetch(to + y.next + j, 1);
 #pragma omp simd
     for (int64_t j = 0; j < y.width; ++j) to[j] = from[j] * inverse;
   }
@@ -261,8 +268,9 @@ void store_gradient(Rows<float> to, const Matrix& x, const Matrix& f, int64_t fi
   for (int64_t i = 0; i < count; ++i) {
     const float *dx = x.row(i), *feature = f.row(i);
     float* row = to(first + i);
+    for (int64_t j = 0; j < to.width; j += lanes) __builtin_prefetch(row + to.next + j, 1);
 #pragma omp simd
-    for (int64_t j = 0; j < to.width; ++j) row[j] = dx[j] * std::min(feature[j], 1.0f);
+    for (int64_t j = 0; j < to.width; ++j) row[j] = dx[j] * (feature[j] < 1 ? feature[j] : 1);
   }
 }
 
@@ -339,8 +347,9 @@ void backward_chunk_right(Workspace& ws, const State& state, Rows<float> dk, Row
 
 // --- threads ---------------------------------------------------------------------------------------------------------
 
-// Who walks what: every sequence whole; or, if there are too few sequences to occupy the threads evenly, in one segment
-// per thread. Every segment has a state of its own, [rows,columns] and [E].
+// Who walks what. A thread takes a group of heads of one batch entry and goes through all of them chunk by chunk, since
+// their numbers lie side by side in memory. If there are too few sequences to occupy the threads evenly, each is cut
+// into one segment per thread. Every segment has a state of its own, [rows,columns] and [E].
 class Walk {
  public:
   enum class From { left, right };
@@ -348,6 +357,7 @@ class Walk {
   Walk(const Sizes& sizes, From from, int64_t rows, int64_t columns)
       : sizes_(sizes), from_(from), rows_(padded(rows)), columns_(padded(columns)), e_(padded(sizes.e)) {
     const int64_t threads = omp_get_max_threads(), n = sizes.sequences();
+    if (sizes.batch % threads != 0) groups_ = std::min(sizes.heads, threads);
     if (n % threads != 0 && n < 8 * threads)
       segments_ = std::clamp<int64_t>((sizes.length + chunk - 1) / chunk, 1, threads);
     states_ = Tensor::full(Shape{n * segments_ * vectors(), lanes}, 0);
@@ -392,24 +402,29 @@ class Walk {
       }
   }
 
-  // visit(workspace, state, n, first, count) for all chunks: those of a segment in order, the segments side by side.
+  // visit(workspace, state, n, first, count) for all chunks, those of a segment in order.
   template <class Visit>
   void each_chunk(Visit visit) {
     const int64_t length = (sizes_.length + segments_ - 1) / segments_;
+    const int64_t group = (sizes_.heads + groups_ - 1) / groups_;
 #pragma omp parallel
     {
       Workspace ws(sizes_);
-#pragma omp for collapse(2) schedule(static)
-      for (int64_t n = 0; n < sizes_.sequences(); ++n)
-        for (int64_t segment = 0; segment < segments_; ++segment) {
-          const int64_t begin = std::min(segment * length, sizes_.length);
-          const int64_t end = std::min(begin + length, sizes_.length);
-          const int64_t chunks = (end - begin + chunk - 1) / chunk;
-          for (int64_t c = 0; c < chunks; ++c) {
-            const int64_t first = begin + chunk * (from_ == From::right ? chunks - 1 - c : c);
-            visit(ws, state(n, segment), n, first, std::min(chunk, end - first));
+#pragma omp for collapse(3) schedule(static)
+      for (int64_t b = 0; b < sizes_.batch; ++b)
+        for (int64_t head = 0; head < sizes_.heads; head += group)
+          for (int64_t segment = 0; segment < segments_; ++segment) {
+            const int64_t begin = std::min(segment * length, sizes_.length);
+            const int64_t end = std::min(begin + length, sizes_.length);
+            const int64_t chunks = (end - begin + chunk - 1) / chunk;
+            for (int64_t c = 0; c < chunks; ++c) {
+              const int64_t first = begin + chunk * (from_ == From::right ? chunks - 1 - c : c);
+              for (int64_t h = head; h < std::min(head + group, sizes_.heads); ++h) {
+                const int64_t n = b * sizes_.heads + h;
+                visit(ws, state(n, segment), n, first, std::min(chunk, end - first));
+              }
+            }
           }
-        }
     }
   }
 
@@ -418,7 +433,7 @@ class Walk {
 
   Sizes sizes_;
   From from_;
-  int64_t rows_, columns_, e_, segments_ = 1;
+  int64_t rows_, columns_, e_, groups_ = 1, segments_ = 1;
   Tensor states_;
 };
 
@@ -482,8 +497,8 @@ void cpu::linear_attention_backward(float* dq, float* dk, float* dv, const float
                                     const float* k, const float* v, const float* s0, const float* z0, int64_t batch,
                                     int64_t length, int64_t heads, int64_t e, int64_t m) {
   const Sizes sizes{batch, length, heads, e, m};
-  const auto inputs = [&](int64_t n) {
-    return Inputs{sizes.sequence(q, n, e), sizes.sequence(k, n, e), sizes.sequence(v, n, m)};
+  const auto inputs = [&](int64_t n, int64_t next = chunk) {
+    return Inputs{sizes.sequence(q, n, e, next), sizes.sequence(k, n, e, next), sizes.sequence(v, n, m, next)};
   };
   Walk left(sizes, Walk::From::left, m, e);
   left.sum_up([&](Workspace& ws, const State& state, int64_t n, int64_t first, int64_t count) {
@@ -501,15 +516,15 @@ void cpu::linear_attention_backward(float* dq, float* dk, float* dv, const float
 
   Walk right(sizes, Walk::From::right, e, m);
   right.sum_up([&](Workspace& ws, const State& state, int64_t n, int64_t first, int64_t count) {
-    load(ws.q, inputs(n).q, first, count, phi);
-    load_output_gradient(ws, sizes.sequence(dk, n, e), sizes.sequence(dv, n, m), sizes.sequence(dy, n, m), first,
+    load(ws.q, inputs(n, -chunk).q, first, count, phi);
+    load_output_gradient(ws, sizes.sequence(dk, n, e), sizes.sequence(dv, n, m), sizes.sequence(dy, n, m, -chunk), first,
                          count);
     multiply_transposed(state.s, ws.q, ws.g, Result::add);
     add_rows(state.z, ws.d.row(0), ws.q);
   });
   right.each_chunk([&](Workspace& ws, const State& state, int64_t n, int64_t first, int64_t count) {
-    backward_chunk_right(ws, state, sizes.sequence(dk, n, e), sizes.sequence(dv, n, m), inputs(n),
-                         sizes.sequence(dy, n, m), first, count);
+    backward_chunk_right(ws, state, sizes.sequence(dk, n, e), sizes.sequence(dv, n, m), inputs(n, -chunk),
+                         sizes.sequence(dy, n, m, -chunk), first, count);
   });
 }
 

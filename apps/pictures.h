@@ -1,0 +1,35 @@
+// Pictures to look at: PNG files of images, sheets of them, heat maps, and the plot of a loss.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace runnel {
+
+struct Picture {
+  int64_t height = 0, width = 0;
+  std::vector<uint8_t> rgb;  // [height,width,3]
+};
+
+// From bytes [height,width,channels], grey or RGB. Bytes from number `known` on are left out: their pixels are blue.
+Picture picture(std::span<const uint8_t> bytes, int64_t height, int64_t width, int64_t channels,
+                int64_t known = INT64_MAX);
+
+// Pictures of one size in rows of `columns`, each pixel drawn as zoom x zoom, thin lines between them.
+Picture sheet(const std::vector<Picture>& cells, int64_t columns, int64_t zoom);
+
+// Values [height,width] from 0 (black) over violet and orange to `largest` (pale yellow), each zoom x zoom, with the
+// scale as a bar on the right, its largest value at the top.
+Picture heat_map(std::span<const double> values, int64_t height, int64_t width, double largest, int64_t zoom);
+
+// Replaces the file only when the new one is whole. Throws Error that names the path.
+void write_png(const std::filesystem::path& path, const Picture& picture);
+
+// Draws the losses of a metrics.csv over the steps: in bits/dim, or in nats on a logarithmic axis. Needs gnuplot; says
+// once if it is not there. A plot is not worth a run: nothing here throws.
+void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title,
+               bool bits) noexcept;
+
+}  // namespace runnel

@@ -1,0 +1,449 @@
+// The program from its command line: what it prints, what it writes, and that whatever is wrong ends as one sentence.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "models/safetensors.h"
+
+namespace runnel::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, at);) parts.push_back(part);
+  return parts;
+}
+
+struct Result {
+  int status;  // exit status, or -signal
+  std::string out, err;
+};
+
+// A folder in which the program runs, gone afterwards.
+struct Sandbox {
+  fs::path folder = fs::temp_directory_path() / ("runnel_apps_" + std::to_string(getpid()));
+  Sandbox() {
+    fs::remove_all(folder);
+    fs::create_directories(folder);
+  }
+  ~Sandbox() { fs::remove_all(folder); }
+
+  // Starts `runnel` with these words. file_limit: the largest file it may write, in bytes.
+  pid_t start(const std::string& words, rlim_t file_limit = RLIM_INFINITY) const {
+    const pid_t child = fork();
+    if (child != 0) return child;
+    std::vector<std::string> arguments = split(words, ' ');
+    std::vector<char*> argv{const_cast<char*>("runnel")};
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    dup2(open((folder / "stdout").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), STDOUT_FILENO);
+    dup2(open((folder / "stderr").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), STDERR_FILENO);
+    const rlimit limit{file_limit, RLIM_INFINITY};
+    if (chdir(folder.c_str()) || setrlimit(RLIMIT_FSIZE, &limit)) _exit(126);
+    unsetenv("RUNNEL_DATA");
+    execv(RUNNEL_PROGRAM, argv.data());
+    _exit(127);
+  }
+
+  Result finish(pid_t child) const {
+    int status = 0;
+    waitpid(child, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), read(folder / "stdout"),
+            read(folder / "stderr")};
+  }
+
+  Result run(const std::string& words, rlim_t file_limit = RLIM_INFINITY) const {
+    return finish(start(words, file_limit));
+  }
+};
+
+// A copy task that takes milliseconds.
+const std::string train =
+    "copy train --threads 1 --length 8 --layers 1 --width 8 --heads 2 --feed-forward 8 --batch 2 --log-every 3 "
+    "--evaluate-every 10 --save-every 4 ";
+
+// That it failed with this status, in one sentence with these words, on stderr.
+void check_refused(const Result& result, int status, const std::string& words) {
+  CAPTURE(result.err);
+  CHECK(result.status == status);
+  CHECK(result.err.starts_with("runnel: "));
+  CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+  CHECK(result.err.find(words) != std::string::npos);
+}
+
+bool contains(const std::string& text, const std::string& words) { return text.find(words) != std::string::npos; }
+
+// metrics.csv without the columns that a clock writes.
+std::string untimed(const fs::path& metrics) {
+  std::string text;
+  for (const std::string& row : split(read(metrics), '\n')) {
+    const std::vector<std::string> cells = split(row, ',');
+    for (size_t i = 0; i + 2 < cells.size(); ++i) text += cells[i] + ",";
+    text += "\n";
+  }
+  return text;
+}
+
+// Waits until `holds`, for at most a minute.
+template <class Condition>
+bool wait_until(Condition holds) {
+  for (int i = 0; i < 6000; ++i) {
+    if (holds()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+TEST_CASE("copy train: what a run writes and prints") {
+  const Sandbox box;
+  const Result result = box.run(train + "--steps 25 --out run");
+  CAPTURE(result.err);
+  REQUIRE(result.status == 0);
+  CHECK(result.err.empty());
+  CHECK(contains(result.out, "step 10 of 25"));
+  CHECK(contains(result.out, "step 25 of 25"));
+  CHECK(contains(result.out, "finished at step 25"));
+  CHECK_FALSE(contains(result.out, "\r"));  // not a terminal: plain lines
+
+  const fs::path run = box.folder / "run";
+  const auto config = nlohmann::json::parse(read(run / "config.json"));
+  CHECK(config["preset"] == "paper");
+  CHECK(config["length"] == 8);
+  CHECK(config["lr"] == 1e-3);
+  CHECK(config["seed"] == 1);
+  CHECK(config["threads"] == 1);
+
+  const std::vector<std::string> rows = split(read(run / "metrics.csv"), '\n');
+  CHECK(rows[0] == "step,loss,loss_bits,validation,validation_bits,lr,tokens_per_second,seconds");
+  std::vector<std::string> steps;
+  for (size_t i = 1; i < rows.size(); ++i) {
+    const std::vector<std::string> cells = split(rows[i], ',');
+    REQUIRE(cells.size() == 8);
+    steps.push_back(cells[0]);
+    CHECK(std::stod(cells[2]) == doctest::Approx(std::stod(cells[1]) / 0.693147).epsilon(1e-4));
+    CHECK(cells[3].empty() == !(cells[0] == "10" || cells[0] == "20" || cells[0] == "25"));
+  }
+  CHECK(steps == std::vector<std::string>{"3", "6", "9", "10", "12", "15", "18", "20", "21", "24", "25"});
+
+  const SafeTensors last = load_safetensors(run / "last.safetensors"),
+                    best = load_safetensors(run / "best.safetensors");
+  CHECK(last.metadata.at("app") == "\"copy\"");
+  CHECK(nlohmann::json::parse(last.metadata.at("standing"))["step"] == 25);
+  CHECK(last.tensors.size() == 3 * best.tensors.size());  // weights and two moments
+  const auto has = [&](const std::string& name) {
+    return std::any_of(last.tensors.begin(), last.tensors.end(), [&](const NamedTensor& t) { return t.name == name; });
+  };
+  CHECK(has("transformer.layers.0.attention.query_projection.weight"));
+  CHECK(has("optimizer.m.transformer.layers.0.attention.query_projection.weight"));
+
+  SUBCASE("evaluate shows accuracy, and sequences in and out") {
+    const Result evaluated = box.run("copy evaluate --model run --sequences 10 --show 2 --threads 1");
+    CHECK(evaluated.status == 0);
+    CHECK(contains(evaluated.out, "masked accuracy"));
+    CHECK(contains(evaluated.out, "10 fresh sequences"));
+    CHECK(contains(evaluated.out, "\nin   "));
+    CHECK(contains(evaluated.out, "\nout  "));
+  }
+  SUBCASE("a second run does not write over the first") {
+    const std::string before = read(run / "last.safetensors");
+    check_refused(box.run(train + "--steps 3 --out run"), 2, "--out run already holds a run; add --resume");
+    CHECK(read(run / "last.safetensors") == before);
+  }
+  SUBCASE("a finished run that is resumed changes nothing") {
+    const std::string before = read(run / "last.safetensors"), metrics = read(run / "metrics.csv");
+    CHECK(box.run("copy train --resume --out run").status == 0);
+    CHECK(read(run / "last.safetensors") == before);
+    CHECK(read(run / "metrics.csv") == metrics);
+  }
+  SUBCASE("what a run cannot change on the way") {
+    check_refused(box.run("copy train --resume --out run --batch 3"), 2, "--batch 3: the run to resume began with 2");
+    check_refused(box.run("copy train --resume --out run --seed 2"), 2, "--seed 2");
+  }
+  SUBCASE("the same seed gives the same bytes, another seed does not") {
+    CHECK(box.run(train + "--steps 25 --out again").status == 0);
+    CHECK(read(box.folder / "again" / "last.safetensors") == read(run / "last.safetensors"));
+    CHECK(box.run(train + "--steps 25 --out other --seed 2").status == 0);
+    CHECK(read(box.folder / "other" / "last.safetensors") != read(run / "last.safetensors"));
+  }
+  SUBCASE("a checkpoint of another app or model, or a damaged one") {
+    check_refused(box.run("mnist sample --model run"), 1, "is a checkpoint of the app \"copy\", not of \"mnist\"");
+    save_safetensors(run / "plain.safetensors", {best.tensors, {}});
+    check_refused(box.run("copy evaluate --model run/plain.safetensors"), 1, "is not a checkpoint of this program");
+    SafeTensors changed = best;
+    changed.metadata["model"] = R"({"layers":1,"heads":2,"head_dim":3,"feed_forward":8,"vocabulary":11,"outputs":11,)"
+                                R"("max_length":8,"dropout":0})";
+    save_safetensors(run / "other.safetensors", changed);
+    check_refused(box.run("copy evaluate --model run/other.safetensors"), 1, "belongs to another model");
+    changed.metadata["model"] = R"({"layers":1,"heads":1000000000,"head_dim":4,"feed_forward":8,"vocabulary":11,)"
+                                R"("outputs":11,"max_length":8,"dropout":0})";
+    save_safetensors(run / "huge.safetensors", changed);
+    check_refused(box.run("copy evaluate --model run/huge.safetensors"), 1, "describes an impossible model");
+    changed.metadata["model"] = "{\"layers\":1}";
+    save_safetensors(run / "less.safetensors", changed);
+    check_refused(box.run("copy evaluate --model run/less.safetensors"), 1, "does not describe its model");
+    fs::resize_file(run / "last.safetensors", 1000);
+    check_refused(box.run("copy train --resume --out run --steps 30"), 1, "last.safetensors is damaged");
+  }
+  SUBCASE("a disk that fills up while saving leaves the last checkpoint as it was") {
+    const std::string before = read(run / "last.safetensors");
+    check_refused(box.run("copy train --resume --out run --steps 30", 4000), 1, "cannot write run/last.safetensors");
+    CHECK(read(run / "last.safetensors") == before);
+    CHECK(box.run("copy train --resume --out run --steps 30").status == 0);
+  }
+}
+
+TEST_CASE("copy train: a disk that fills up while metrics.csv grows") {
+  const Sandbox box;
+  REQUIRE(box.run(train + "--steps 10 --out run").status == 0);
+  std::string padding = read(box.folder / "run" / "metrics.csv");  // rows as if the run had been long
+  for (int i = 0; i < 800; ++i) padding += "10,1.000000,1.442695,,,0.001,1000,0.0\n";
+  std::ofstream(box.folder / "run" / "metrics.csv") << padding;
+  const std::string before = read(box.folder / "run" / "last.safetensors");
+  REQUIRE(before.size() < padding.size());
+  check_refused(box.run("copy train --resume --out run --steps 20 --save-every 100", padding.size() + 10), 1,
+                "cannot write run/metrics.csv");
+  CHECK(read(box.folder / "run" / "last.safetensors") == before);
+}
+
+TEST_CASE("copy train: a run that is killed and resumed ends in the same bytes") {
+  const Sandbox box;
+  const std::string flags = train + "--dropout 0.1 --steps 200 --out ";
+  REQUIRE(box.run(flags + "whole").status == 0);
+
+  // Killed three times, each time as soon as a checkpoint later than the last one was seen.
+  const fs::path last = box.folder / "killed" / "last.safetensors";
+  for (int kill_number = 0; kill_number < 3; ++kill_number) {
+    const std::string before = fs::exists(last) ? read(last) : "";
+    const pid_t child = box.start(kill_number == 0 ? flags + "killed" : "copy train --resume --out killed");
+    REQUIRE(wait_until([&] { return fs::exists(last) && read(last) != before; }));
+    kill(child, SIGKILL);
+    const Result result = box.finish(child);
+    CHECK((result.status == -SIGKILL || result.status == 0));  // 0: it was faster
+  }
+  REQUIRE(box.run("copy train --resume --out killed").status == 0);
+  for (const char* file : {"last.safetensors", "best.safetensors", "config.json"}) {
+    CAPTURE(file);
+    CHECK(read(box.folder / "killed" / file) == read(box.folder / "whole" / file));
+  }
+  CHECK(untimed(box.folder / "killed" / "metrics.csv") == untimed(box.folder / "whole" / "metrics.csv"));
+}
+
+TEST_CASE("copy train: rows beyond the checkpoint and half a row are cut on resume") {
+  const Sandbox box;
+  const std::string flags = train + "--out ";
+  REQUIRE(box.run(flags + "whole --steps 40").status == 0);
+  REQUIRE(box.run(flags + "cut --steps 20").status == 0);
+  std::ofstream(box.folder / "cut" / "metrics.csv", std::ios::app) << "21,9,9,,,0.001,1,1\n24,9";
+  REQUIRE(box.run("copy train --resume --out cut --steps 40").status == 0);
+  CHECK(untimed(box.folder / "cut" / "metrics.csv") == untimed(box.folder / "whole" / "metrics.csv"));
+  CHECK(read(box.folder / "cut" / "last.safetensors") == read(box.folder / "whole" / "last.safetensors"));
+}
+
+TEST_CASE("copy train: an interrupt saves, says how to go on, and leaves") {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const Sandbox box;
+    const pid_t child = box.start(train + "--steps 1000000000 --save-every 1000000000 --out run");
+    REQUIRE(wait_until([&] { return split(read(box.folder / "run" / "metrics.csv"), '\n').size() > 3; }));
+    kill(child, signal);
+    const Result result = box.finish(child);
+    CHECK(result.status == 130);
+    CHECK(contains(result.out, "go on with: runnel copy train --resume --out run"));
+    CHECK(fs::exists(box.folder / "run" / "last.safetensors"));
+  }
+}
+
+TEST_CASE("copy train: a loss that is not a number names the step; the last good checkpoint stays") {
+  const Sandbox box;
+  // Each update multiplies the weights by 1 - 100: they overflow soon.
+  const Result result =
+      box.run(train + "--steps 500 --lr 100 --weight-decay 1 --schedule constant --save-every 2 --out run");
+  check_refused(result, 1, " at step ");
+  CHECK(contains(result.err, "last.safetensors holds step "));
+  for (const auto& [name, tensor] : load_safetensors(box.folder / "run" / "last.safetensors").tensors) {
+    CAPTURE(name);
+    const std::vector<float> values = tensor.to_vector();
+    if (!name.starts_with("optimizer."))
+      CHECK(std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }));
+  }
+}
+
+TEST_CASE("copy train: --dry-run says what it would take and writes nothing") {
+  const Sandbox box;
+  const Result result = box.run("copy train --preset tiny --threads 1 --dry-run");
+  CHECK(result.status == 0);
+  for (const char* words : {"parameters", "memory", "one update", "the whole run", "nothing was written"})
+    CHECK(contains(result.out, words));
+  CHECK_FALSE(fs::exists(box.folder / "runs"));
+}
+
+TEST_CASE("copy train: --minutes ends a run, over all its resumes") {
+  const Sandbox box;
+  REQUIRE(box.run(train + "--steps 1000000000 --minutes 0.01 --schedule cosine --out run").status == 0);
+  const std::string before = read(box.folder / "run" / "last.safetensors");
+  CHECK(contains(box.run("copy train --resume --out run").out, "finished at step"));
+  CHECK(read(box.folder / "run" / "last.safetensors") == before);
+}
+
+TEST_CASE("copy train: the learning rate follows its schedule") {
+  const Sandbox box;
+  const auto rates = [&](const std::string& flags) {
+    fs::remove_all(box.folder / "run");
+    REQUIRE(box.run(train + "--steps 4 --log-every 1 --lr 0.01 --out run " + flags).status == 0);
+    std::string column;
+    const std::vector<std::string> rows = split(read(box.folder / "run" / "metrics.csv"), '\n');
+    for (size_t i = 1; i < rows.size(); ++i) column += split(rows[i], ',')[5] + " ";
+    return column;
+  };
+  CHECK(rates("--schedule constant") == "0.01 0.01 0.01 0.01 ");
+  CHECK(rates("--schedule step --lr-step 3") == "0.01 0.01 0.01 0.001 ");
+  CHECK(rates("--schedule cosine") == "0.01 0.008536 0.005 0.001464 ");
+}
+
+TEST_CASE("the command line: help and version") {
+  const Sandbox box;
+  const Result help = box.run("copy train --help");
+  CHECK(help.status == 0);
+  CHECK(contains(help.out, "--lr FLOAT"));
+  CHECK(contains(help.out, "=0.001"));
+  CHECK(contains(help.out, "paper     small      tiny"));
+  CHECK(contains(box.run("--version").out, "runnel 0.1"));
+  CHECK(box.run("--help").status == 0);
+}
+
+TEST_CASE("the command line: what cannot be is one sentence that names the flag") {
+  const Sandbox box;
+  const struct {
+    const char* words;
+    const char* sentence;
+  } cases[] = {
+      {"copy train --unknown 3", "--unknown"},
+      {"copy train --layers", "--layers"},
+      {"copy train --layers 0", "--layers: 0 is not a number"},
+      {"copy train --layers -1", "--layers: -1 is not a number"},
+      {"copy train --layers 1.5", "--layers"},
+      {"copy train --layers x", "--layers: x is not a number"},
+      {"copy train --layers 99999999999999999999", "--layers"},
+      {"copy train --heads 7", "--heads 7 does not divide --width 256"},
+      {"copy train --heads 0", "--heads: 0 is not a number"},
+      {"copy train --width 9 --heads 3", "--width 9 is odd"},
+      {"copy train --length 0", "--length: 0 is not a number"},
+      {"copy train --batch 0", "--batch: 0 is not a number"},
+      {"copy train --steps 0", "--steps: 0 is not a number"},
+      {"copy train --dropout 1", "--dropout: 1 is not a number"},
+      {"copy train --dropout nan", "--dropout: nan is not a number"},
+      {"copy train --lr inf", "--lr: inf is not a number"},
+      {"copy train --lr -0.1", "--lr: -0.1 is not a number"},
+      {"copy train --seed -1", "--seed"},
+      {"copy train --threads 100000", "--threads: 100000 is not a number"},
+      {"copy train --preset huge", "--preset: huge is not one of paper, small, tiny"},
+      {"copy train --device tpu", "--device: tpu is not one of auto, cpu, cuda"},
+      {"copy train --schedule linear", "--schedule: linear is not one of"},
+      {"copy evaluate", "--model is needed"},
+      {"copy evaluate --model x --sequences 0", "--sequences: 0 is not a number"},
+      {"mnist train --side 15", "--side: 15 is not one of"},
+      {"mnist sample --count 0", "--count: 0 is not a number"},
+      {"copy", "subcommand"},
+      {"sing", "sing"},
+      {"", "subcommand"},
+  };
+  for (const auto& c : cases) {
+    CAPTURE(c.words);
+    check_refused(box.run(c.words), 2, c.sentence);
+  }
+  CHECK(std::distance(fs::directory_iterator(box.folder), {}) == 2);  // stdout and stderr, nothing else
+}
+
+TEST_CASE("the command line: files and folders that are not there or not what they should be") {
+  const Sandbox box;
+  std::ofstream(box.folder / "plain") << "text";
+  fs::create_directories(box.folder / "empty");
+  fs::create_directories(box.folder / "wrong");
+  std::ofstream(box.folder / "wrong" / "config.json") << "{\"preset\": \"paper\"}";
+  fs::create_directories(box.folder / "garbage");
+  std::ofstream(box.folder / "garbage" / "config.json") << "{\"preset\":";
+  const struct {
+    const char* words;
+    const char* sentence;
+  } cases[] = {
+      {"copy evaluate --model missing", "there is no file missing"},
+      {"copy evaluate --model plain", "plain is damaged"},
+      {"copy evaluate --model empty", "there is no file empty/last.safetensors"},
+      {"copy train --out plain", "cannot make the run folder plain"},
+      {"copy train --out plain/run", "cannot make the run folder plain/run"},
+      {"copy train --out /proc/run", "cannot make the run folder /proc/run"},
+      {"copy train --resume --out missing", "there is no run to resume"},
+      {"copy train --resume --out wrong", "wrong/config.json has no usable"},
+      {"copy train --resume --out garbage", "garbage/config.json is damaged"},
+      {"mnist train --data missing", "missing"},
+      {"mnist sample --model missing", "there is no file missing"},
+  };
+  for (const auto& c : cases) {
+    CAPTURE(c.words);
+    check_refused(box.run(c.words), 1, c.sentence);
+  }
+  CHECK(read(box.folder / "plain") == "text");
+}
+
+TEST_CASE("check: the forms agree") {
+  const Sandbox box;
+  const Result result = box.run("check --threads 2");
+  CAPTURE(result.out);
+  CHECK(result.status == 0);
+  CHECK(contains(result.out, "L 65536"));
+  CHECK(contains(result.out, "all forms agree"));
+}
+
+TEST_CASE("mnist: from training on drawn digits to pictures") {
+  const Sandbox box;
+  const Result trained = box.run(
+      "mnist train --preset tiny --data synthetic --side 7 --layers 1 --width 16 --heads 2 --feed-forward 16 --batch 2 "
+      "--steps 6 --minutes 0 --evaluate-every 3 --threads 1 --out run");
+  CAPTURE(trained.err);
+  REQUIRE(trained.status == 0);
+  CHECK(contains(trained.out, "synthetic"));
+  CHECK(contains(trained.out, "bits/dim"));
+  const auto is_png = [&](const char* name) { return read(box.folder / name).starts_with("\x89PNG\r\n"); };
+  CHECK(is_png("run/samples/step-0000003.png"));
+  CHECK(is_png("run/samples/step-0000006.png"));
+
+  const Result evaluated = box.run("mnist evaluate --model run --limit 5 --out bits.png --threads 1");
+  CAPTURE(evaluated.err);
+  CHECK(evaluated.status == 0);
+  CHECK(contains(evaluated.out, "bits/dim over 48 bytes of each of 5 images"));
+  CHECK(contains(evaluated.out, "synthetic"));
+  CHECK(is_png("bits.png"));
+  CHECK(box.run("mnist sample --model run --count 5 --out samples.png --threads 1").status == 0);
+  CHECK(is_png("samples.png"));
+  CHECK(box.run("mnist complete --model run --index 0-2 --keep 20 --ways 2 --out complete.png --threads 1").status ==
+        0);
+  CHECK(is_png("complete.png"));
+  check_refused(box.run("mnist complete --model run --index 0-2 --keep 49"), 2, "--keep 49");
+  check_refused(box.run("mnist complete --model run --index x"), 2, "--index x");
+  check_refused(box.run("copy evaluate --model run"), 1, "is a checkpoint of the app \"mnist\"");
+}
+
+}  // namespace
+}  // namespace runnel::test

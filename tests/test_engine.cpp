@@ -1,0 +1,290 @@
+// Shapes, tensors, memory, the tape, random numbers: what every op relies on.
+#include <cmath>
+#include <memory>
+#include <set>
+#include <sstream>
+
+#include "tests/check.h"
+
+using namespace runnel;
+using namespace runnel::test;
+
+namespace {
+
+std::string text(const Shape& shape) {
+  std::ostringstream out;
+  out << shape;
+  return out.str();
+}
+
+Tensor leaf(Shape shape, const std::vector<float>& values) {
+  Tensor x(shape, values);
+  x.set_wants_grad();
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE("Shape: axes, size, text, equality") {
+  const Shape shape{2, 3, 5};
+  CHECK(shape.rank() == 3);
+  CHECK(shape.size() == 30);
+  CHECK(shape[0] == 2);
+  CHECK(shape[-1] == 5);
+  CHECK(shape[-3] == 2);
+  CHECK(shape.with_last(7) == Shape{2, 3, 7});
+  CHECK(shape != Shape{2, 3});
+  CHECK(Shape{2, 3} != Shape{3, 2});
+  CHECK(text(shape) == "[2,3,5]");
+  CHECK(Shape{}.size() == 1);
+  CHECK(text(Shape{}) == "[]");
+  CHECK(Shape{4, 0}.size() == 0);
+}
+
+TEST_CASE("Shape: what it refuses") {
+  check_fails([] { Shape{2, -1}; }, "cannot have the size -1");
+  check_fails([] { Shape{int64_t{1} << 32, int64_t{1} << 32}; }, "too large");
+  check_fails([] { Shape{int64_t{1} << 60}; }, "too large");
+  check_fails([] { Shape{1, 1, 1, 1, 1, 1, 1}; }, "at most 6 axes, not 7");
+}
+
+TEST_CASE("Tensor: values, identity, storage") {
+  for (Device device : devices()) {
+    const Tensor x(Shape{2, 2}, {1, 2, 3, 4}, device);
+    CHECK(x.to_vector() == std::vector<float>{1, 2, 3, 4});
+    CHECK(reinterpret_cast<uintptr_t>(x.data()) % 64 == 0);
+    CHECK(bool(x));
+    CHECK(!x.wants_grad());
+    const Tensor same = x, view = x.viewed_as(Shape{4});
+    CHECK(same.id() == x.id());
+    CHECK(view.id() != x.id());
+    CHECK(view.data() == x.data());
+    CHECK(view.shape() == Shape{4});
+    CHECK(Tensor::full(Shape{3}, 2.5f, device).to_vector() == std::vector<float>{2.5f, 2.5f, 2.5f});
+    CHECK(Tensor(Shape{}, {7}, device).item() == 7);
+    CHECK(Tensor(Shape{0, 3}, device).to_vector().empty());
+  }
+  CHECK(!Tensor());
+  CHECK(Tensor().size() == 0);
+  CHECK(Tensor().data() == nullptr);
+  CHECK(Indices(Shape{3}, {5, -1, 7}).to_vector() == std::vector<int32_t>{5, -1, 7});
+}
+
+TEST_CASE("Tensor: what it refuses") {
+  const Tensor x(Shape{2, 2});
+  check_fails([&] { x.item(); }, "item: a tensor [2,2] is not one number");
+  check_fails([&] { x.viewed_as(Shape{3}); }, "a tensor [2,2] cannot be viewed as [3]");
+  check_fails([] { Tensor(Shape{2, 2}, {1, 2, 3}); }, "a tensor [2,2] cannot hold 3 values");
+#if !RUNNEL_WITH_CUDA
+  check_fails([] { Tensor(Shape{2}, Device::cuda); }, "this build has no CUDA; configure with -DRUNNEL_CUDA=ON");
+#endif
+}
+
+TEST_CASE("check and fail: the kind of error and its words") {
+  CHECK_NOTHROW(check(true, "never"));
+  check_fails([] { check(1 > 2, "one is not ", 2); }, "one is not 2");
+  CHECK_THROWS_AS(check<UsageError>(false, "--heads"), UsageError);
+}
+
+TEST_CASE("memory: live bytes follow the tensors, peak remembers the most") {
+  for (Device device : devices()) {
+    const int64_t before = memory_use(device).live;
+    {
+      const Tensor a(Shape{1000}, device);
+      CHECK(memory_use(device).live == before + 4000);
+      const Tensor shared = a, view = a.viewed_as(Shape{10, 100});
+      CHECK(memory_use(device).live == before + 4000);
+      reset_peak(device);
+      { const Tensor b(Shape{500}, device); }
+      CHECK(memory_use(device).live == before + 4000);
+      CHECK(memory_use(device).peak == before + 6000);
+    }
+    CHECK(memory_use(device).live == before);
+    reset_peak(device);
+    CHECK(memory_use(device).peak == before);
+  }
+}
+
+TEST_CASE("tape: x + x, and a tensor used by several ops") {
+  const Tensor x = leaf(Shape{2}, {3, -1});
+  {
+    Tape tape;
+    CHECK(tape.backward(sum(add(x, x))).of(x).to_vector() == std::vector<float>{2, 2});
+  }
+  {
+    Tape tape;
+    const Tensor y = add(x, x);                    // 2x
+    const Tensor z = add(scale(y, 3), add(y, x));  // 9x
+    CHECK(tape.backward(sum(add(z, y))).of(x).to_vector() == std::vector<float>{11, 11});
+  }
+}
+
+TEST_CASE("tape: only what wants a gradient gets one") {
+  const Tensor x = leaf(Shape{2}, {1, 2}), unused = leaf(Shape{2}, {1, 2}), constant(Shape{2}, {1, 2});
+  Tape tape;
+  const Tensor aside = scale(unused, 2);  // on the tape, but the loss does not depend on it
+  CHECK(aside.wants_grad());
+  CHECK(!scale(constant, 2).wants_grad());
+  const Tensor loss = sum(add(x, constant));
+  const Gradients gradients = tape.backward(loss);
+  CHECK(gradients.of(x).to_vector() == std::vector<float>{1, 1});
+  check_fails([&] { gradients.of(unused); }, "the loss does not depend on this tensor [2]");
+  check_fails([&] { gradients.of(constant); }, "the loss does not depend on this tensor [2]");
+  check_fails([&] { gradients.of(loss); }, "the loss does not depend on this tensor []");
+}
+
+TEST_CASE("tape: what backward refuses") {
+  const Tensor x = leaf(Shape{2}, {1, 2});
+  Tape tape;
+  check_fails([&] { tape.backward(scale(x, 2)); }, "the loss is a tensor [2], not one number");
+  check_fails([&] { tape.backward(Tensor(Shape{}, {1})); }, "does not depend on any tensor that wants a gradient");
+}
+
+TEST_CASE("tape: a rule that breaks its promises is named") {
+  const Tensor x = leaf(Shape{2}, {1, 2});
+  const auto broken = [&](std::vector<Tensor> gradients) {
+    return record("broken", {x}, Tensor(Shape{}, {1}), [gradients](const Tensor&) { return gradients; });
+  };
+  Tape tape;
+  check_fails([&] { tape.backward(broken({})); }, "broken: its gradient rule returns 0 tensors for 1 inputs");
+  check_fails([&] { tape.backward(broken({Tensor(Shape{3})})); }, "broken: the gradient [3] of input 0");
+  // Recording goes on after an error.
+  CHECK(tape.backward(sum(scale(x, 2))).of(x).to_vector() == std::vector<float>{2, 2});
+}
+
+TEST_CASE("tape: without one nothing is recorded, and a tensor made before it stays a constant") {
+  const Tensor x = leaf(Shape{1}, {2});
+  const Tensor before = scale(x, 3);
+  CHECK(!before.wants_grad());
+  Tape tape;
+  const Gradients gradients = tape.backward(sum(add(scale(x, 5), before)));
+  CHECK(gradients.of(x).item() == 5);
+}
+
+TEST_CASE("tape: the innermost records") {
+  const Tensor x = leaf(Shape{1}, {2});
+  Tape outer;
+  const Tensor y = scale(x, 3);
+  {
+    Tape inner;
+    const Tensor z = scale(x, 7);
+    CHECK(inner.backward(sum(z)).of(x).item() == 7);
+  }
+  CHECK(outer.backward(sum(scale(y, 5))).of(x).item() == 15);
+}
+
+TEST_CASE("tape: rules run ops without recording them") {
+  const Tensor x = leaf(Shape{1}, {2});
+  Tape tape;
+  bool recorded = true;
+  const Tensor y = record("probe", {x}, Tensor(Shape{}, {1}), [&](const Tensor& dy) -> std::vector<Tensor> {
+    recorded = scale(x, 2).wants_grad();
+    return {reshape(dy, Shape{1})};
+  });
+  tape.backward(y);
+  CHECK(!recorded);
+}
+
+TEST_CASE("tape: a chain of 100,000 ops, differentiated and dropped, needs no stack") {
+  const Tensor x = leaf(Shape{1}, {1});
+  {
+    Tape tape;
+    Tensor y = x;
+    for (int i = 0; i < 100000; ++i) y = relu(y);
+    CHECK(tape.backward(sum(y)).of(x).item() == 1);
+  }
+  Tape dropped;
+  Tensor y = x;
+  for (int i = 0; i < 100000; ++i) y = relu(y);
+}
+
+TEST_CASE("tape: memory is freed as backward goes") {
+  // relu keeps its output: 10 of them, each of 4000 bytes. Going back, one gradient more and one output less are alive.
+  const Tensor x = leaf(Shape{1000}, std::vector<float>(1000, 1));
+  const int64_t before = memory_use(Device::cpu).live;
+  Tape tape;
+  Tensor loss;
+  {
+    Tensor y = x;
+    for (int i = 0; i < 10; ++i) y = relu(y);
+    loss = sum(y);
+  }
+  CHECK(memory_use(Device::cpu).live == before + 10 * 4000 + 4);
+  reset_peak(Device::cpu);
+  {
+    const Gradients gradients = tape.backward(loss);
+    CHECK(memory_use(Device::cpu).live == before + 4000 + 4);
+  }
+  CHECK(memory_use(Device::cpu).peak <= before + 12 * 4000 + 8);
+  CHECK(memory_use(Device::cpu).live == before + 4);
+}
+
+TEST_CASE("Philox 4x32-10: the known answers published with Random123") {
+  CHECK(philox({0, 0, 0, 0}, {0, 0}) == Philox{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  constexpr uint32_t ones = 0xffffffff;
+  CHECK(philox({ones, ones, ones, ones}, {ones, ones}) == Philox{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  CHECK(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}) ==
+        Philox{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+}
+
+TEST_CASE("Key: bits are the words of the blocks in order, also beyond 32 bits of block") {
+  const Key key{0x123456789abcdef};
+  for (uint64_t block : {uint64_t{0}, uint64_t{5}, (uint64_t{7} << 32) + 3}) {
+    const Philox p = philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0}, key.words());
+    for (uint64_t w = 0; w < 4; ++w) CHECK(key.bits(4 * block + w) == p[w]);
+  }
+}
+
+TEST_CASE("Key: uniform and normal numbers have the moments they should") {
+  // Tolerances are five standard deviations of the estimate.
+  const int n = 200000;
+  const Key key{2024};
+  double u1 = 0, u2 = 0, z1 = 0, z2 = 0, z4 = 0;
+  float lowest = 1, highest = 0;
+  for (uint64_t i = 0; i < n; ++i) {
+    const double u = key.uniform(i), z = key.fold(1).normal(i);
+    lowest = std::min(lowest, key.uniform(i));
+    highest = std::max(highest, key.uniform(i));
+    u1 += u / n;
+    u2 += u * u / n;
+    z1 += z / n;
+    z2 += z * z / n;
+    z4 += z * z * z * z / n;
+  }
+  CHECK(lowest > 0);
+  CHECK(lowest < 1e-4f);
+  CHECK(highest < 1);
+  CHECK(highest > 1 - 1e-4f);
+  CHECK(std::abs(u1 - 0.5) < 5 * 0.2887 / std::sqrt(n));
+  CHECK(std::abs(u2 - 1.0 / 3) < 5 * 0.2981 / std::sqrt(n));
+  CHECK(std::abs(z1) < 5 / std::sqrt(n));
+  CHECK(std::abs(z2 - 1) < 5 * std::sqrt(2.0 / n));
+  CHECK(std::abs(z4 - 3) < 5 * std::sqrt(96.0 / n));
+}
+
+TEST_CASE("Key: below covers its range evenly") {
+  const Key key{5};
+  std::array<int, 7> counts{};
+  for (uint64_t i = 0; i < 70000; ++i) ++counts.at(key.below(i, 7));
+  for (int count : counts) CHECK(std::abs(count - 10000) < 5 * std::sqrt(10000.0 * 6 / 7));
+}
+
+TEST_CASE("Key: folded keys differ from each other, from their parent, and in order of folding") {
+  const Key key{1};
+  std::set<uint64_t> values{key.value};
+  for (uint64_t n = 0; n < 1000; ++n) values.insert(key.fold(n).value);
+  values.insert(key.fold(uint64_t{1} << 32).value);
+  CHECK(values.size() == 1002);
+  CHECK(key.fold(1).fold(2).value != key.fold(2).fold(1).value);
+  // Sequences of neighbouring keys are uncorrelated.
+  const int n = 100000;
+  const Key a = key.fold(0), b = key.fold(1);
+  double with_sibling = 0, with_parent = 0;
+  for (uint64_t i = 0; i < n; ++i) {
+    const double u = a.uniform(i) - 0.5;
+    with_sibling += 12 * u * (b.uniform(i) - 0.5) / n;
+    with_parent += 12 * u * (key.uniform(i) - 0.5) / n;
+  }
+  CHECK(std::abs(with_sibling) < 5 / std::sqrt(n));
+  CHECK(std::abs(with_parent) < 5 / std::sqrt(n));
+}

@@ -1,0 +1,105 @@
+// A two-layer model against PyTorch: logits, loss, every gradient and ten RAdam updates. The files are written by
+// tests/golden/make.py, in float64.
+#include <map>
+
+#include "models/optimizer.h"
+#include "models/safetensors.h"
+#include "models/transformer.h"
+#include "tests/check.h"
+
+using namespace runnel;
+using namespace runnel::test;
+
+namespace {
+
+struct Golden {
+  std::filesystem::path path;
+  SafeTensors content = load_safetensors(path);
+  std::map<std::string, Tensor> by_name;
+
+  explicit Golden(const std::string& name) : path(RUNNEL_SOURCE_DIR "/tests/golden/" + name + ".safetensors") {
+    for (const auto& [key, tensor] : content.tensors) by_name[key] = tensor;
+  }
+  Tensor tensor(const std::string& name) const {
+    REQUIRE_MESSAGE(by_name.count(name), name);
+    return by_name.at(name);
+  }
+  Indices indices(const std::string& name) const {
+    const auto values = tensor(name).to_vector();
+    return Indices(tensor(name).shape(), {values.begin(), values.end()});
+  }
+};
+
+// Relative to the largest magnitude of the reference, however small that is.
+double relative_distance(const std::vector<double>& actual, const std::vector<double>& reference) {
+  double largest = 1e-30;
+  for (const double x : reference) largest = std::max(largest, std::abs(x));
+  std::vector<double> a = actual, r = reference;
+  for (double& x : a) x /= largest;
+  for (double& x : r) x /= largest;
+  return distance(a, r);
+}
+
+std::vector<double> difference(const Tensor& a, const Tensor& b) {
+  std::vector<double> x = doubles(a), y = doubles(b);
+  for (size_t i = 0; i < x.size(); ++i) x[i] -= y[i];
+  return x;
+}
+
+template <class Loss>
+void check_golden(const std::string& file, int64_t vocabulary, int64_t outputs, Loss loss_of) {
+  const Golden golden(file);
+  const Transformer model({.layers = 2,
+                           .heads = 2,
+                           .head_dim = 8,
+                           .feed_forward = 32,
+                           .vocabulary = vocabulary,
+                           .outputs = outputs,
+                           .max_length = 13,
+                           .dropout = 0},
+                          Key{1});
+  const std::vector<NamedTensor> parameters = model.parameters();
+  std::vector<NamedTensor> start;
+  for (const auto& [name, tensor] : parameters) start.push_back({"parameter." + name, tensor});
+  restore(golden.content, golden.path, start);
+
+  const Indices tokens = golden.indices("tokens");
+  RAdam optimizer(parameters, {.lr = 1e-2, .weight_decay = 0.01, .clip = 1});
+  for (int step = 1; step <= 10; ++step) {
+    Tape tape;
+    const Tensor logits = model(tokens);
+    const Tensor loss = loss_of(logits, golden);
+    const Gradients gradients = tape.backward(loss);
+    if (step == 1) {
+      check_close(logits, doubles(golden.tensor("logits")), reduction);
+      check_close(loss, doubles(golden.tensor("loss")), rounding);
+      for (const auto& [name, tensor] : parameters) {
+        CAPTURE(name);
+        CHECK_LE(relative_distance(doubles(gradients.of(tensor)), doubles(golden.tensor("gradient." + name))),
+                 reduction);
+      }
+    }
+    optimizer.step(gradients);
+  }
+  // What ten updates changed. It is some thousandths of the parameters, so float keeps about four digits of it.
+  for (const auto& [name, tensor] : parameters) {
+    CAPTURE(name);
+    const Tensor before = golden.tensor("parameter." + name);
+    CHECK_LE(relative_distance(difference(tensor, before), difference(golden.tensor("updated." + name), before)), 1e-3);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("golden: a model of symbols with masked cross-entropy equals PyTorch's") {
+  check_golden("cross_entropy", 11, 11, [](const Tensor& logits, const Golden& golden) {
+    return cross_entropy(logits, golden.indices("targets"), golden.tensor("mask"));
+  });
+}
+
+TEST_CASE("golden: a model of bytes with a mixture of logistics equals PyTorch's") {
+  check_golden("logistic_mixture", 256, 30, [](const Tensor& params, const Golden& golden) {
+    const Tensor nll = logistic_mixture_nll(params, golden.indices("targets"));
+    return scale(sum(nll), 1.0f / static_cast<float>(nll.size()));
+  });
+}

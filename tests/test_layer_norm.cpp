@@ -1,0 +1,104 @@
+#include "tests/check.h"
+
+using namespace runnel;
+using namespace runnel::test;
+
+namespace {
+
+std::vector<double> reference(const std::vector<double>& s, const Tensor& gamma, const Tensor& beta) {
+  const std::vector<double> g = doubles(gamma), b = doubles(beta);
+  const size_t d = g.size();
+  std::vector<double> y(s.size());
+  for (size_t r = 0; r < s.size(); r += d) {
+    double mean = 0, variance = 0;
+    for (size_t j = 0; j < d; ++j) mean += s[r + j] / static_cast<double>(d);
+    for (size_t j = 0; j < d; ++j) variance += (s[r + j] - mean) * (s[r + j] - mean) / static_cast<double>(d);
+    for (size_t j = 0; j < d; ++j) y[r + j] = (s[r + j] - mean) / std::sqrt(variance + 1e-5) * g[j] + b[j];
+  }
+  return y;
+}
+
+Tensor layer_norm_of(const std::vector<Tensor>& in) { return layer_norm(in[0], in[1], in[2]); }
+
+}  // namespace
+
+TEST_CASE("layer_norm: values") {
+  for (Device device : devices())
+    for (int64_t rows : {0, 1, 3, 257})
+      for (int64_t d : {1, 3, 31, 33, 256}) {
+        CAPTURE(rows);
+        CAPTURE(d);
+        const Tensor x = random_tensor(Shape{rows, d}, 1, -2, 5, device);
+        const Tensor gamma = random_tensor(Shape{d}, 2, 0.5, 1.5, device),
+                     beta = random_tensor(Shape{d}, 3, -1, 1, device);
+        check_close(layer_norm(x, gamma, beta), reference(doubles(x), gamma, beta), reduction);
+      }
+}
+
+TEST_CASE("layer_norm: a large mean does not swallow the variance") {
+  const Tensor x = random_tensor(Shape{3, 64}, 4, 999, 1001), gamma = Tensor::full(Shape{64}, 1),
+               beta(gamma.shape(), std::vector<float>(64));
+  check_close(layer_norm(x, gamma, beta), reference(doubles(x), gamma, beta), 3e-4);  // x itself has 6e-5 per unit
+}
+
+TEST_CASE("layer_norm: gradients") {
+  for (Device device : devices())
+    for (int64_t d : {3, 33, 65}) {
+      CAPTURE(d);
+      check_gradients(layer_norm_of,
+                      {random_tensor(Shape{2, 3, d}, 5, -2, 2, device), random_tensor(Shape{d}, 6, 0.5, 1.5, device),
+                       random_tensor(Shape{d}, 7, -1, 1, device)});
+    }
+}
+
+TEST_CASE("add_layer_norm: equals layer_norm of the sum, values and gradients, with and without dropout") {
+  for (Device device : devices())
+    for (float p : {0.0f, 0.3f})
+      for (Shape shape : {Shape{1, 1}, Shape{3, 33}, Shape{2, 5, 64}, Shape{300, 129}}) {
+        CAPTURE(p);
+        const Dropout options{p, Key{8}};
+        Tensor x = random_tensor(shape, 9, -1, 1, device), a = random_tensor(shape, 10, -1, 1, device);
+        Tensor gamma = random_tensor(Shape{shape[-1]}, 11, 0.5, 1.5, device);
+        Tensor beta = random_tensor(Shape{shape[-1]}, 12, -1, 1, device);
+        const Tensor c = random_tensor(Shape{shape.size(), 1}, 13, -1, 1, device);
+        for (Tensor* leaf : {&x, &a, &gamma, &beta}) leaf->set_wants_grad();
+
+        const auto gradients = [&](auto f) {
+          Tape tape;
+          const Tensor y = f();
+          const Gradients all = tape.backward(matmul(reshape(y, Shape{1, y.size()}), c));
+          return std::vector<Tensor>{y, all.of(x), all.of(a), all.of(gamma), all.of(beta)};
+        };
+        const auto fused = gradients([&] { return add_layer_norm(x, a, gamma, beta, options); });
+        const auto composed = gradients([&] { return layer_norm(add(x, dropout(a, options)), gamma, beta); });
+        for (size_t i = 0; i < fused.size(); ++i) {
+          CAPTURE(i);
+          check_close(fused[i], doubles(composed[i]), reduction);
+        }
+      }
+}
+
+TEST_CASE("add_layer_norm: gradients by differences") {
+  for (Device device : devices())
+    check_gradients(
+        [](const std::vector<Tensor>& in) {
+          return add_layer_norm(in[0], in[1], in[2], in[3], {0.25f, Key{14}});
+        },
+        {random_tensor(Shape{4, 31}, 15, -2, 2, device), random_tensor(Shape{4, 31}, 16, -1, 1, device),
+         random_tensor(Shape{31}, 17, 0.5, 1.5, device), random_tensor(Shape{31}, 18, -1, 1, device)});
+}
+
+TEST_CASE("layer_norm: what it refuses") {
+  const Tensor x(Shape{2, 3}), three(Shape{3}), two(Shape{2});
+  check_fails([&] { layer_norm(Tensor(Shape{}), three, three); }, "layer_norm: x [] has no last axis");
+  check_fails([&] { layer_norm(Tensor(Shape{2, 0}), three, three); }, "layer_norm: x [2,0] has no last axis");
+  check_fails([&] { layer_norm(x, two, three); }, "layer_norm: gamma [2] does not match the last axis of x [2,3]");
+  check_fails([&] { layer_norm(x, three, two); }, "layer_norm: beta [2] does not match");
+  check_fails(
+      [&] {
+        add_layer_norm(x, Tensor(Shape{3, 2}), three, three);
+      },
+      "add_layer_norm: a [3,2] does not match x");
+  check_fails([&] { add_layer_norm(x, {}, three, three); }, "add_layer_norm: a is empty");
+  check_fails([&] { add_layer_norm(x, x, three, three, {2, {}}); }, "add_layer_norm: the dropout probability 2");
+}
