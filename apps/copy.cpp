@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "apps/options.h"
 #include "apps/training.h"
@@ -142,7 +144,6 @@ int evaluate_copy(EvaluateOptions& options) {
 
 void add_copy(CLI::App& program, Command& chosen) {
   CLI::App* copy = program.add_subcommand("copy", "the copy task (figure 2); needs no data");
-  copy->require_subcommand(1);
   add_training<CopySettings>(*copy, chosen, "train a model, with the paper's values unless told otherwise", presets(),
                              train_copy);
   add_command<EvaluateOptions>(*copy, chosen, "evaluate", "masked accuracy, and some sequences in and out",

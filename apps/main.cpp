@@ -4,8 +4,27 @@
 #include <csignal>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "apps/options.h"
+
+namespace {
+
+// "runnel mnist" and "runnel mnist sing" do not say what to do: the sentence that says what there is.
+void check_is_command(const CLI::App& program) {
+  const CLI::App* last = &program;
+  std::string words = "runnel", commands;
+  while (!last->get_subcommands().empty()) {
+    last = last->get_subcommands()[0];
+    words += " " + last->get_name();
+  }
+  for (const CLI::App* command : last->get_subcommands({})) commands += " " + command->get_name();
+  const std::vector<std::string> rest = last->remaining();
+  runnel::check<runnel::UsageError>(commands.empty(), "after \"", words, "\" comes one of:", commands,
+                                    rest.empty() ? "" : "; not \"" + rest[0] + "\"", "; --help explains them");
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace runnel;
@@ -16,9 +35,9 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is then an error like a full disk
   try {
     CLI::App program{"Runnel trains and samples transformers with linear attention."};
-    program.option_defaults()->always_capture_default();
+    program.option_defaults()->always_capture_default()->take_last();  // a flag given twice: the last counts
     program.set_version_flag("--version", "runnel 0.1");
-    program.require_subcommand(1);
+    program.require_subcommand(0, 1);  // one at each level: each app takes this over
     Command chosen;
     add_copy(program, chosen);
     add_mnist(program, chosen);
@@ -28,7 +47,11 @@ int main(int argc, char** argv) {
       program.parse(argc, argv);
     } catch (const CLI::Success& help_or_version) {
       return program.exit(help_or_version);
+    } catch (const CLI::ExtrasError&) {
+      check_is_command(program);
+      throw;
     }
+    check_is_command(program);
     return chosen();
   } catch (const CLI::ParseError& error) {
     return complain((std::string(error.what()) + "; --help says what can be").c_str(), 2);

@@ -380,7 +380,6 @@ std::vector<MnistSettings> presets() {
 
 void add_mnist(CLI::App& program, Command& chosen) {
   CLI::App* mnist = program.add_subcommand("mnist", "images of digits, byte after byte");
-  mnist->require_subcommand(1);
   add_training<MnistSettings>(*mnist, chosen, "train a model on MNIST", presets(), train_mnist);
   add_command<EvaluateOptions>(*mnist, chosen, "evaluate", "bits/dim on the test images, and where they are spent",
                                evaluate);

@@ -33,17 +33,19 @@ CLI::Validator one_of(const std::vector<std::string>& words);
 // What every command that computes takes.
 struct Machine {
   std::string device = "auto";
+  std::string precision = "f32";
   int64_t threads = 0;  // 0: all cores
   uint64_t seed = 1;
 
   template <class Each>
   void each(Each&& option) {
     option("device", device, one_of({"auto", "cpu", "cuda"}), "where to compute");
+    option("precision", precision, one_of({"f32", "bf16"}), "what matrix products round their operands to");
     option("threads", threads, in_range(0, 1024), "CPU threads; 0, which is also the default, means all cores");
-    option("seed", seed, CLI::Validator(), "of everything random");
+    option("seed", seed, in_range(0), "of everything random");
   }
 
-  // Sets the number of threads and checks that the device exists.
+  // Sets threads and precision, and checks that the device exists.
   void prepare();
 };
 

@@ -141,7 +141,7 @@ class Metrics {
 
   void row(const Standing& at, double loss, const double* validation, double lr, double rate, double seconds) {
     const auto both = [](double nats) { return fmt::format("{:.6f},{:.6f}", nats, nats / std::numbers::ln2); };
-    const std::string text = fmt::format("{},{},{},{:.4g},{:.0f},{:.1f}\n", at.step, both(loss),
+    const std::string text = fmt::format("{},{},{},{:.4g},{:.0f},{:.3f}\n", at.step, both(loss),
                                          validation ? both(*validation) : ",", lr, rate, seconds);
     require(std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0);
   }
@@ -300,7 +300,8 @@ int Run::run() {
   };
   if (first > 0) fmt::print("resuming at step {}\n", grouped(double(first)));
 
-  while (at_.step < settings_.steps && now() - begun < limit && !interrupted) {
+  bool last = at_.step >= settings_.steps || metrics.seconds() >= limit;
+  while (!last && !interrupted) {
     const double start = now(), rate_of_learning = lr(at_.step, start - begun);
     optimizer_.set_lr(static_cast<float>(rate_of_learning));
     at_.loss_sum += update(at_.step, settings_.batch);
@@ -310,7 +311,7 @@ int Run::run() {
     const double loss = at_.loss_sum / static_cast<double>(at_.loss_count);
     rate = static_cast<double>(at_.loss_count * settings_.batch * task_.tokens) / row_seconds;
 
-    const bool last = at_.step == settings_.steps || now() - begun >= limit;
+    last = at_.step == settings_.steps || now() - begun >= limit;
     const bool evaluates = last || at_.step % settings_.evaluate_every == 0;
     double validation = 0;
     if (evaluates) evaluate(validation);
@@ -332,7 +333,7 @@ int Run::run() {
   }
   save();
   plot();
-  if (interrupted) {
+  if (!last) {
     fmt::print("{}stopped and saved at step {}; go on with: runnel {} train --resume --out {}\n", terminal ? "\n" : "",
                grouped(double(at_.step)), task_.app, folder_.string());
     return 130;

@@ -46,6 +46,8 @@ Pool& pool() {
   return *the_pool;
 }
 
+Precision the_precision = Precision::f32;
+
 constexpr size_t alignment = 64;
 size_t round_up(size_t bytes) { return bytes ? (bytes + alignment - 1) / alignment * alignment : alignment; }
 
@@ -106,6 +108,16 @@ void reset_peak(Device) {
   const std::lock_guard lock(pool().mutex);
   pool().use.peak = pool().use.live;
 }
+
+void set_precision(Precision precision) {
+#if defined(__x86_64__)
+  check(precision == Precision::f32 || __builtin_cpu_supports("avx512bf16"),
+        "this processor has no bfloat16 products (AVX512_BF16); compute in f32");
+#endif
+  the_precision = precision;
+}
+
+Precision precision() { return the_precision; }
 
 void cpu::add(float* y, const float* a, const float* b, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n >= 1 << 15)

@@ -23,6 +23,12 @@ struct MemoryUse {
 MemoryUse memory_use(Device device);
 void reset_peak(Device device);
 
+// What the matrix products of models round their operands to; they always add up in float32. Set it before the first
+// product. Throws Error if this processor cannot multiply bfloat16 at speed.
+enum class Precision { f32, bf16 };
+void set_precision(Precision precision);
+Precision precision();
+
 }  // namespace runnel
 
 // KERNEL(scale_forward(float* y, const float* x, float s, int64_t n)) declares runnel::cpu::scale_forward and

@@ -53,8 +53,8 @@ void check_config(const TransformerConfig& c) {
 // A layer around any causal attention, which gets q, k, v as the projections write them: [rows,D].
 //   x1 = norm1(x + dropout(out(attention(q, k, v))))
 //   y  = norm2(x1 + dropout(linear2(dropout(relu(linear1(x1))))))
-template <class Attention>
-Tensor run_layer(const EncoderLayer& layer, const Tensor& x, Attention attention, float p, Key key) {
+template <class Layer, class Attention>
+Tensor run_layer(const Layer& layer, const Tensor& x, Attention attention, float p, Key key) {
   const Tensor a = attention(layer.query(x), layer.key(x), layer.value(x));
   const Tensor x1 = add_layer_norm(x, layer.out(a), layer.norm1.weight, layer.norm1.bias, {p, key.fold(0)});
   const Tensor f = layer.linear2(layer.linear1(x1, Activation::relu, {p, key.fold(1)}));
@@ -125,9 +125,35 @@ int64_t Transformer::parameter_count() const {
   return count;
 }
 
-RecurrentTransformer::RecurrentTransformer(const Transformer& model, int64_t batch) : model_(&model), batch_(batch) {
-  const TransformerConfig& c = model.config_;
+struct PackedLinear {
+  PackedWeight weight;
+  Tensor bias;
+  PackedLinear(const Linear& linear) : weight(linear.weight), bias(linear.bias) {}
+  Tensor operator()(const Tensor& x, Activation activation = Activation::none, Dropout = {}) const {
+    return linear(x, weight, bias, activation);
+  }
+};
+
+struct RecurrentTransformer::PackedLayer {
+  PackedLinear query, key, value, out;
+  LayerNorm norm1;
+  PackedLinear linear1, linear2;
+  LayerNorm norm2;
+};
+
+RecurrentTransformer::RecurrentTransformer(const Transformer& model, int64_t batch) : model_(&model) {
+  auto layers = std::make_shared<std::vector<PackedLayer>>();
+  for (const EncoderLayer& l : model.layers_)
+    layers->push_back({l.query, l.key, l.value, l.out, l.norm1, l.linear1, l.linear2, l.norm2});
+  layers_ = layers;
+  start(batch);
+}
+
+void RecurrentTransformer::start(int64_t batch) {
   check(batch > 0, "recurrent transformer: the batch is ", batch);
+  const TransformerConfig& c = model_->config_;
+  batch_ = batch;
+  states_.clear();
   for (int64_t n = 0; n < c.layers; ++n)
     states_.push_back({Tensor::full(Shape{batch, c.heads, c.head_dim, c.head_dim}, 0),
                        Tensor::full(Shape{batch, c.heads, c.head_dim}, 0)});
@@ -145,7 +171,7 @@ Tensor RecurrentTransformer::step(const Indices& tokens) {
       return reshape(linear_attention(reshape(q, split), reshape(k, split), reshape(v, split), &states_[n]),
                      Shape{batch_, 1, c.width()});
     };
-    x = run_layer(model_->layers_[n], x, attention, 0, {});
+    x = run_layer((*layers_)[n], x, attention, 0, {});
   }
   ++position_;
   return reshape(model_->predictor_(layer_norm(x, model_->norm_.weight, model_->norm_.bias)),
@@ -153,8 +179,8 @@ Tensor RecurrentTransformer::step(const Indices& tokens) {
 }
 
 RecurrentTransformer RecurrentTransformer::select(const std::vector<int64_t>& from) const {
-  RecurrentTransformer chosen(*model_, static_cast<int64_t>(from.size()));
-  chosen.position_ = position_;
+  RecurrentTransformer chosen = *this;
+  chosen.start(static_cast<int64_t>(from.size()));
   const auto gather = [&](Tensor& to, const Tensor& all) {
     const int64_t row = all.size() / batch_;
     for (size_t i = 0; i < from.size(); ++i) {

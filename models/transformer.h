@@ -2,6 +2,7 @@
 // with causal attention -> final layer norm -> a linear predictor. Two forms on the same parameters: Transformer sees
 // whole sequences (training, evaluation), RecurrentTransformer one position at a time (sampling, eq. 16-20).
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -75,7 +76,8 @@ class Transformer {
 // The same function, one position at a time, with a state of constant size per layer: S [B,H,E,M], Z [B,H,E].
 class RecurrentTransformer {
  public:
-  RecurrentTransformer(const Transformer& model, int64_t batch);  // the model must outlive it
+  // The model must outlive it; its linear layers are copied.
+  RecurrentTransformer(const Transformer& model, int64_t batch);
 
   // The next token of each sequence -> what the predictor says of the one after: [B] -> [B,outputs].
   Tensor step(const Indices& tokens);
@@ -84,7 +86,10 @@ class RecurrentTransformer {
   RecurrentTransformer select(const std::vector<int64_t>& from) const;
 
  private:
+  void start(int64_t batch);
+  struct PackedLayer;
   const Transformer* model_;
+  std::shared_ptr<const std::vector<PackedLayer>> layers_;
   std::vector<AttentionState> states_;
   int64_t batch_;
   int64_t position_ = 0;

@@ -1,12 +1,49 @@
 // The one door to the library that multiplies matrices on the CPU (oneDNN).
 #pragma once
 #include <cstdint>
+#include <memory>
+
+#include "engine/device.h"
+#include "engine/tensor.h"
 
 namespace runnel::cpu {
 
-// c[m,n] = op(a) op(b) + beta c, row-major with the given leading dimensions. Inside a parallel region it runs on the
-// calling thread alone, outside on all of them.
-void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
-          const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
+// c[m,n] = op(a) op(b), row-major, in float32, on all threads.
+void gemm(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
+          bool transpose_b);
+
+// The products below are what models are made of. Each runs on the calling thread alone, so that threads share the
+// rows and keep what they work on in their caches, and takes its operands in the precision of set_precision: as they
+// are, or rounded to bfloat16. Sums are float32 in either.
+
+// Rows of numbers as operands of products; refers to `rows` where nothing is to be rounded.
+class Operand {
+ public:
+  Operand(const float* rows, int64_t n);
+  void* data() const { return data_; }
+
+ private:
+  std::unique_ptr<Storage> rounded_;
+  void* data_;
+};
+
+// A matrix [k,n] in the order in which the library reads it fastest.
+class PackedMatrix {
+ public:
+  // From b [k,n] with rows `stride` apart, or from its transpose [n,k].
+  PackedMatrix(const float* b, int64_t k, int64_t n, int64_t stride, bool transposed);
+  ~PackedMatrix();
+  PackedMatrix(PackedMatrix&&) noexcept;
+
+  // c[m,n] = a[m,k] this, c's rows `stride` apart.
+  void multiply(float* c, const Operand& a, int64_t m, int64_t stride) const;
+
+ private:
+  struct Layout;
+  std::unique_ptr<Layout> layout_;
+};
+
+// c[m,n] += a[rows,m]^T b[rows,n]
+void add_product(float* c, const Operand& a, const Operand& b, int64_t rows, int64_t m, int64_t n);
 
 }  // namespace runnel::cpu

@@ -8,6 +8,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "engine/check.h"
 #include "ops/gemm.h"
@@ -18,60 +19,15 @@ namespace runnel {
 namespace {
 
 constexpr int64_t panel_rows = 128;
-constexpr int64_t few_rows = 4;  // up to here reading w is all the work, and each row of it is read once
 
-void transpose(float* to, const float* from, int64_t rows, int64_t columns) {
-  constexpr int64_t tile = 16;
-#pragma omp parallel for schedule(static) if (rows * columns >= 1 << 15)
-  for (int64_t r0 = 0; r0 < rows; r0 += tile)
-    for (int64_t c0 = 0; c0 < columns; c0 += tile)
-      for (int64_t c = c0; c < std::min(c0 + tile, columns); ++c)
-        for (int64_t r = r0; r < std::min(r0 + tile, rows); ++r) to[c * rows + r] = from[r * columns + c];
-}
-
-// The library is fastest when memory runs along the longer side of w in the product x w^T. If that is not so, a
-// transposed copy costs nothing beside the product of many rows. [out,in] -> [in,out], or empty.
-Tensor transposed_if_faster(const float* w, int64_t out, int64_t in) {
-  if (in <= out) return {};
-  Tensor wt(Shape{in, out});
-  transpose(wt.data(), w, out, in);
-  return wt;
-}
-
-void finish_rows(float* y, const float* b, int64_t first, int64_t rows, int64_t out, Activation activation,
-                 const Dropout& dropout) {
+// y = activation(y + b) for rows of n columns, `stride` apart
+void finish(float* y, const float* b, int64_t rows, int64_t n, int64_t stride, Activation activation) {
   for (int64_t r = 0; r < rows; ++r) {
-    float* row = y + r * out;
+    float* row = y + r * stride;
     if (b)
-      for (int64_t j = 0; j < out; ++j) row[j] += b[j];
+      for (int64_t j = 0; j < n; ++j) row[j] += b[j];
     if (activation == Activation::relu)
-      for (int64_t j = 0; j < out; ++j) row[j] = row[j] > 0 ? row[j] : 0;
-  }
-  if (dropout.p > 0) apply_dropout(y, y, first * out, rows * out, dropout);
-}
-
-// y[r,j] = x[r,:] . w[j,:] for `count` rows at once, w read once.
-template <int count>
-void dot_rows(float* y, const float* x, const float* w, int64_t out, int64_t in) {
-  constexpr int lanes = 16, block = 4;  // count * block accumulators of 16 lanes fit the registers
-#pragma omp parallel for schedule(static) if (out * in >= 1 << 15)
-  for (int64_t j0 = 0; j0 < out; j0 += block) {
-    const int64_t columns = std::min<int64_t>(block, out - j0);
-    float sums[count][block][lanes] = {};
-    const int64_t whole = in / lanes * lanes;
-    if (columns == block)
-      for (int64_t i = 0; i < whole; i += lanes)
-        for (int r = 0; r < count; ++r)
-          for (int j = 0; j < block; ++j)
-#pragma omp simd
-            for (int l = 0; l < lanes; ++l) sums[r][j][l] += x[r * in + i + l] * w[(j0 + j) * in + i + l];
-    for (int r = 0; r < count; ++r)
-      for (int64_t j = 0; j < columns; ++j) {
-        float total = 0;
-        for (int l = 0; l < lanes; ++l) total += sums[r][j][l];
-        for (int64_t i = columns == block ? whole : 0; i < in; ++i) total += x[r * in + i] * w[(j0 + j) * in + i];
-        y[r * out + j0 + j] = total;
-      }
+      for (int64_t j = 0; j < n; ++j) row[j] = row[j] > 0 ? row[j] : 0;
   }
 }
 
@@ -79,32 +35,23 @@ void dot_rows(float* y, const float* x, const float* w, int64_t out, int64_t in)
 
 void cpu::linear_forward(float* y, const float* x, const float* w, const float* b, int64_t rows, int64_t out, int64_t in,
                          Activation activation, Dropout dropout) {
-  if (rows <= few_rows) {
-    if (rows == 1) dot_rows<1>(y, x, w, out, in);
-    if (rows == 2) dot_rows<2>(y, x, w, out, in);
-    if (rows == 3) dot_rows<3>(y, x, w, out, in);
-    if (rows == 4) dot_rows<4>(y, x, w, out, in);
-    finish_rows(y, b, 0, rows, out, activation, dropout);
-    return;
-  }
-  const Tensor transposed = transposed_if_faster(w, out, in);
-  const float* wt = transposed.data();
+  if (rows == 0 || out == 0) return;
+  const PackedMatrix wt(w, in, out, in, true);
 #pragma omp parallel for schedule(static)
   for (int64_t first = 0; first < rows; first += panel_rows) {
     const int64_t count = std::min(panel_rows, rows - first);
     float* panel = y + first * out;
-    gemm(false, !wt, count, out, in, x + first * in, in, wt ? wt : w, wt ? out : in, 0, panel, out);
-    finish_rows(panel, b, first, count, out, activation, dropout);
+    wt.multiply(panel, Operand(x + first * in, count * in), count, out);
+    finish(panel, b, count, out, out, activation);
+    if (dropout.p > 0) apply_dropout(panel, panel, first * out, count * out, dropout);
   }
 }
 
 void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w,
                           const float* y, int64_t rows, int64_t out, int64_t in, Activation activation,
                           Dropout dropout) {
-  const Tensor transposed = transposed_if_faster(w, out, in);
-  const float* wt = transposed.data();
+  const PackedMatrix packed(w, out, in, in, false);
   const int64_t threads = omp_get_max_threads();
-  const bool flip = out > in;  // add up dw as [in,out] then: again the longer side runs along memory
   Tensor dw_parts = Tensor::full(Shape{dw ? threads : 0, out, in}, 0);
   Tensor db_parts = Tensor::full(Shape{db ? threads : 0, out}, 0);
   const float kept = 1 / (1 - dropout.p);
@@ -128,9 +75,9 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
         apply_dropout(g_panel.data(), g, first * out, n, dropout);
         g = g_panel.data();
       }
-      if (dx) gemm(false, wt, count, in, out, g, out, wt ? wt : w, wt ? out : in, 0, dx + first * in, in);
-      if (dw && flip) gemm(true, false, in, out, count, x + first * in, in, g, out, 1, dw_part, out);
-      if (dw && !flip) gemm(true, false, out, in, count, g, out, x + first * in, in, 1, dw_part, in);
+      const Operand g_operand(g, n);
+      if (dx) packed.multiply(dx + first * in, g_operand, count, in);
+      if (dw) add_product(dw_part, g_operand, Operand(x + first * in, count * in), count, out, in);
       if (db)
         for (int64_t r = 0; r < count; ++r)
           for (int64_t j = 0; j < out; ++j) db_part[j] += g[r * out + j];
@@ -145,11 +92,49 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
   }
   if (dw) {
     add_parts(dw_parts, out * in);
-    if (flip)
-      transpose(dw, dw_parts.data(), in, out);
-    else
-      std::copy_n(dw_parts.data(), out * in, dw);
+    std::copy_n(dw_parts.data(), out * in, dw);
   }
+}
+
+// w^T, the columns cut into one piece per thread: with few rows, reading w is the work to be shared.
+struct cpu::PackedColumns {
+  int64_t width;
+  std::vector<PackedMatrix> pieces;
+
+  PackedColumns(const float* w, int64_t out, int64_t in) {
+    constexpr int64_t vector = 16;
+    const int64_t threads = omp_get_max_threads();
+    width = std::max((out / vector + threads - 1) / threads * vector, vector);
+    for (int64_t first = 0; first < out; first += width)
+      pieces.emplace_back(w + first * in, in, std::min(width, out - first), in, true);
+  }
+
+  void multiply(float* y, const float* x, const float* b, int64_t rows, int64_t out, int64_t in,
+                Activation activation) const {
+    const Operand operand(x, rows * in);
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const int64_t first = static_cast<int64_t>(i) * width;
+      pieces[i].multiply(y + first, operand, rows, out);
+      finish(y + first, b ? b + first : nullptr, rows, std::min(width, out - first), out, activation);
+    }
+  }
+};
+
+PackedWeight::PackedWeight(const Tensor& w) : w_(w) {
+  check(w.shape().rank() == 2, "linear: w ", w.shape(), " is not a matrix");
+  if (w.device() == Device::cpu)
+    columns_ = std::make_shared<cpu::PackedColumns>(w.data(), w.shape()[0], w.shape()[1]);
+}
+
+Tensor linear(const Tensor& x, const PackedWeight& w, const Tensor& b, Activation activation) {
+  if (!w.columns_) return linear(x, w.w_, b, activation);
+  const int64_t out = w.w_.shape()[0], in = w.w_.shape()[1];
+  check(x.shape().rank() >= 1 && x.shape()[-1] == in, "linear: x ", x.shape(), " does not match w ", w.w_.shape());
+  check(!b || b.shape() == Shape{out}, "linear: b ", b.shape(), " does not match w ", w.w_.shape());
+  Tensor y(x.shape().with_last(out));
+  if (y.size()) w.columns_->multiply(y.data(), x.data(), b.data(), x.size() / in, out, in, activation);
+  return y;
 }
 
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation activation, Dropout dropout) {

@@ -1,6 +1,6 @@
 // c = op(a) op(b) for two matrices. One kernel with two transpose flags serves the op and both of its gradients:
 //   c = a b:  da = dc b^T,  db = a^T dc.
-#include <dnnl.h>
+#include <algorithm>
 
 #include "engine/check.h"
 #include "ops/gemm.h"
@@ -8,19 +8,11 @@
 
 namespace runnel {
 
-void cpu::gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
-               const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
-  const dnnl_status_t status = dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1, a, lda, b, ldb,
-                                          beta, c, ldc);
-  check(status == dnnl_success, "matrix product of ", m, " x ", k, " and ", k, " x ", n, ": oneDNN failed with status ",
-        int{status});
-}
-
 void cpu::matmul(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
                  bool transpose_b) {
   if (k == 0) std::fill_n(c, m * n, 0.0f);
   if (m == 0 || n == 0 || k == 0) return;
-  gemm(transpose_a, transpose_b, m, n, k, a, transpose_a ? m : k, b, transpose_b ? k : n, 0, c, n);
+  gemm(c, a, b, m, n, k, transpose_a, transpose_b);
 }
 
 Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b) {

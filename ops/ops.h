@@ -5,6 +5,7 @@
 // feed-forward width, V vocabulary, C chunk, K mixture components, N = B H. "..." stands for any axes; rows are their
 // product.
 #pragma once
+#include <memory>
 #include <span>
 
 #include "engine/random.h"
@@ -13,6 +14,10 @@
 #include "ops/kernels.h"
 
 namespace runnel {
+
+namespace cpu {
+struct PackedColumns;
+}
 
 Tensor add(const Tensor& a, const Tensor& b);                // [...] [...] -> [...]
 Tensor scale(const Tensor& x, float s);                      // [...] -> [...]
@@ -30,6 +35,19 @@ Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a = false, bool t
 // dropout(activation(x w^T + b)); an empty b means no bias.
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation activation = Activation::none,
               Dropout dropout = {});  // [...,in] [out,in] [out] -> [...,out]
+
+// The w of `linear`, [out,in], in the order in which few rows are multiplied fastest: for sampling, where the same
+// weights are needed at every position. A copy; has no gradient.
+class PackedWeight {
+ public:
+  explicit PackedWeight(const Tensor& w);
+
+ private:
+  friend Tensor linear(const Tensor& x, const PackedWeight& w, const Tensor& b, Activation activation);
+  Tensor w_;
+  std::shared_ptr<const cpu::PackedColumns> columns_;  // on the CPU
+};
+Tensor linear(const Tensor& x, const PackedWeight& w, const Tensor& b, Activation activation = Activation::none);
 
 // Over the last axis, with eps = 1e-5 as in the authors' framework.
 Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta);  // [...,D] [D] [D] -> [...,D]

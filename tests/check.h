@@ -103,8 +103,9 @@ inline void check_fails(const std::function<void()>& f, const std::string& words
   try {
     f();
   } catch (const Error& error) {
-    CAPTURE(error.what());
-    CHECK(std::string(error.what()).find(words) != std::string::npos);
+    const std::string text = error.what();
+    CAPTURE(text);
+    CHECK(text.find(words) != std::string::npos);
     return;
   }
   FAIL_CHECK("no error; expected one with: " << words);

@@ -1,121 +1,19 @@
 // The program from its command line: what it prints, what it writes, and that whatever is wrong ends as one sentence.
-#include <doctest/doctest.h>
-#include <fcntl.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <csignal>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
-#include <sstream>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "models/safetensors.h"
+#include "tests/program.h"
 
 namespace runnel::test {
 namespace {
-
-namespace fs = std::filesystem;
-
-std::string read(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::vector<std::string> split(const std::string& text, char at) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, at);) parts.push_back(part);
-  return parts;
-}
-
-struct Result {
-  int status;  // exit status, or -signal
-  std::string out, err;
-};
-
-// A folder in which the program runs, gone afterwards.
-struct Sandbox {
-  fs::path folder = fs::temp_directory_path() / ("runnel_apps_" + std::to_string(getpid()));
-  Sandbox() {
-    fs::remove_all(folder);
-    fs::create_directories(folder);
-  }
-  ~Sandbox() { fs::remove_all(folder); }
-
-  // Starts `runnel` with these words. file_limit: the largest file it may write, in bytes.
-  pid_t start(const std::string& words, rlim_t file_limit = RLIM_INFINITY) const {
-    const pid_t child = fork();
-    if (child != 0) return child;
-    std::vector<std::string> arguments = split(words, ' ');
-    std::vector<char*> argv{const_cast<char*>("runnel")};
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    dup2(open((folder / "stdout").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), STDOUT_FILENO);
-    dup2(open((folder / "stderr").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), STDERR_FILENO);
-    const rlimit limit{file_limit, RLIM_INFINITY};
-    if (chdir(folder.c_str()) || setrlimit(RLIMIT_FSIZE, &limit)) _exit(126);
-    unsetenv("RUNNEL_DATA");
-    execv(RUNNEL_PROGRAM, argv.data());
-    _exit(127);
-  }
-
-  Result finish(pid_t child) const {
-    int status = 0;
-    waitpid(child, &status, 0);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), read(folder / "stdout"),
-            read(folder / "stderr")};
-  }
-
-  Result run(const std::string& words, rlim_t file_limit = RLIM_INFINITY) const {
-    return finish(start(words, file_limit));
-  }
-};
 
 // A copy task that takes milliseconds.
 const std::string train =
     "copy train --threads 1 --length 8 --layers 1 --width 8 --heads 2 --feed-forward 8 --batch 2 --log-every 3 "
     "--evaluate-every 10 --save-every 4 ";
-
-// That it failed with this status, in one sentence with these words, on stderr.
-void check_refused(const Result& result, int status, const std::string& words) {
-  CAPTURE(result.err);
-  CHECK(result.status == status);
-  CHECK(result.err.starts_with("runnel: "));
-  CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
-  CHECK(result.err.find(words) != std::string::npos);
-}
-
-bool contains(const std::string& text, const std::string& words) { return text.find(words) != std::string::npos; }
-
-// metrics.csv without the columns that a clock writes.
-std::string untimed(const fs::path& metrics) {
-  std::string text;
-  for (const std::string& row : split(read(metrics), '\n')) {
-    const std::vector<std::string> cells = split(row, ',');
-    for (size_t i = 0; i + 2 < cells.size(); ++i) text += cells[i] + ",";
-    text += "\n";
-  }
-  return text;
-}
-
-// Waits until `holds`, for at most a minute.
-template <class Condition>
-bool wait_until(Condition holds) {
-  for (int i = 0; i < 6000; ++i) {
-    if (holds()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return false;
-}
 
 TEST_CASE("copy train: what a run writes and prints") {
   const Sandbox box;
@@ -336,8 +234,7 @@ TEST_CASE("the command line: help and version") {
 TEST_CASE("the command line: what cannot be is one sentence that names the flag") {
   const Sandbox box;
   const struct {
-    const char* words;
-    const char* sentence;
+    std::string words, sentence;
   } cases[] = {
       {"copy train --unknown 3", "--unknown"},
       {"copy train --layers", "--layers"},
@@ -365,9 +262,32 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"copy evaluate --model x --sequences 0", "--sequences: 0 is not a number"},
       {"mnist train --side 15", "--side: 15 is not one of"},
       {"mnist sample --count 0", "--count: 0 is not a number"},
-      {"copy", "subcommand"},
-      {"sing", "sing"},
-      {"", "subcommand"},
+      {"mnist train --side 0", "--side: 0 is not one of 28, 14, 7"},
+      {"mnist train --heads 5", "--heads 5 does not divide --width 256"},
+      {"mnist train --unknown", "--unknown"},
+      {"mnist evaluate", "--model is needed"},
+      {"mnist evaluate --limit -1", "--limit: -1 is not a number"},
+      {"mnist sample", "--model is needed"},
+      {"mnist sample --temperature 0", "--temperature: 0 is not a number"},
+      {"mnist complete --ways 0", "--ways: 0 is not a number"},
+      {"mnist complete --keep -1", "--keep: -1 is not a number"},
+      {"bench attention --longest 0", "--longest: 0 is not a number"},
+      {"bench attention --head-dim 0", "--head-dim: 0 is not a number"},
+      {"bench training --runs 0", "--runs: 0 is not a number"},
+      {"check --unknown", "--unknown"},
+      {"check twice", "twice"},
+      {"", "after \"runnel\" comes one of: copy mnist check bench; --help"},
+      {"sing", "after \"runnel\" comes one of: copy mnist check bench; not \"sing\""},
+      {"--unknown", "not \"--unknown\""},
+      {"copy", "after \"runnel copy\" comes one of: train evaluate; --help"},
+      {"copy sing", "after \"runnel copy\" comes one of: train evaluate; not \"sing\""},
+      {"mnist", "after \"runnel mnist\" comes one of: train evaluate sample complete; --help"},
+      {"mnist sing", "; not \"sing\""},
+      {"mnist --count 3", "; not \"--count\""},
+      {"bench", "after \"runnel bench\" comes one of: attention training generation; --help"},
+      {"bench sing", "; not \"sing\""},
+      {"copy train mnist train", "mnist"},
+      {"copy evaluate train", "train"},
   };
   for (const auto& c : cases) {
     CAPTURE(c.words);
@@ -385,8 +305,7 @@ TEST_CASE("the command line: files and folders that are not there or not what th
   fs::create_directories(box.folder / "garbage");
   std::ofstream(box.folder / "garbage" / "config.json") << "{\"preset\":";
   const struct {
-    const char* words;
-    const char* sentence;
+    std::string words, sentence;
   } cases[] = {
       {"copy evaluate --model missing", "there is no file missing"},
       {"copy evaluate --model plain", "plain is damaged"},
@@ -414,35 +333,6 @@ TEST_CASE("check: the forms agree") {
   CHECK(result.status == 0);
   CHECK(contains(result.out, "L 65536"));
   CHECK(contains(result.out, "all forms agree"));
-}
-
-TEST_CASE("mnist: from training on drawn digits to pictures") {
-  const Sandbox box;
-  const Result trained = box.run(
-      "mnist train --preset tiny --data synthetic --side 7 --layers 1 --width 16 --heads 2 --feed-forward 16 --batch 2 "
-      "--steps 6 --minutes 0 --evaluate-every 3 --threads 1 --out run");
-  CAPTURE(trained.err);
-  REQUIRE(trained.status == 0);
-  CHECK(contains(trained.out, "synthetic"));
-  CHECK(contains(trained.out, "bits/dim"));
-  const auto is_png = [&](const char* name) { return read(box.folder / name).starts_with("\x89PNG\r\n"); };
-  CHECK(is_png("run/samples/step-0000003.png"));
-  CHECK(is_png("run/samples/step-0000006.png"));
-
-  const Result evaluated = box.run("mnist evaluate --model run --limit 5 --out bits.png --threads 1");
-  CAPTURE(evaluated.err);
-  CHECK(evaluated.status == 0);
-  CHECK(contains(evaluated.out, "bits/dim over 48 bytes of each of 5 images"));
-  CHECK(contains(evaluated.out, "synthetic"));
-  CHECK(is_png("bits.png"));
-  CHECK(box.run("mnist sample --model run --count 5 --out samples.png --threads 1").status == 0);
-  CHECK(is_png("samples.png"));
-  CHECK(box.run("mnist complete --model run --index 0-2 --keep 20 --ways 2 --out complete.png --threads 1").status ==
-        0);
-  CHECK(is_png("complete.png"));
-  check_refused(box.run("mnist complete --model run --index 0-2 --keep 49"), 2, "--keep 49");
-  check_refused(box.run("mnist complete --model run --index x"), 2, "--index x");
-  check_refused(box.run("copy evaluate --model run"), 1, "is a checkpoint of the app \"mnist\"");
 }
 
 }  // namespace

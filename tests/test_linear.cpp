@@ -63,6 +63,51 @@ TEST_CASE("linear's gradients") {
       }
 }
 
+TEST_CASE("packed weights change nothing but the order of sums") {
+  for (const Device device : devices())
+    for (const int64_t rows : {0, 1, 3, 8, 65})
+      for (const auto& [out, in] : {std::array<int64_t, 2>{1, 1}, {33, 65}, {65, 33}, {256, 64}}) {
+        CAPTURE(rows); CAPTURE(out); CAPTURE(in);
+        const Tensor x = random_tensor(Shape{rows, in}, 1, -1, 1, device);
+        const Tensor w = random_tensor(Shape{out, in}, 2, -1, 1, device);
+        const Tensor b = random_tensor(Shape{out}, 3, -1, 1, device);
+        const PackedWeight packed(w);
+        check_close(linear(x, packed, b, Activation::relu), reference(x, w, b, true), rounding);
+        check_close(linear(x, packed, {}), reference(x, w, {}, false), rounding);
+      }
+  check_fails([] { linear(Tensor(Shape{2, 3}), PackedWeight(Tensor(Shape{4, 5})), {}); }, "linear: x [2,3] does not");
+}
+
+TEST_CASE("in bf16, linear and its gradients are those of operands rounded to bfloat16") {
+  try {
+    set_precision(Precision::bf16);
+  } catch (const Error& no_such_processor) {
+    MESSAGE("skipped: 1 test, " << no_such_processor.what());
+    return;
+  }
+  const auto rounded = [](const Tensor& t) {
+    std::vector<float> values = t.to_vector();
+    for (float& value : values) {  // 8 bits of precision: to a multiple of 2^(exponent - 8), ties to even
+      int exponent = 0;
+      std::frexp(value, &exponent);
+      value = std::ldexp(std::nearbyint(std::ldexp(value, 8 - exponent)), exponent - 8);
+    }
+    return Tensor(t.shape(), values);
+  };
+  Tensor x = random_tensor(Shape{140, 40}, 1), w = random_tensor(Shape{33, 40}, 2);
+  const Tensor b = random_tensor(Shape{33}, 3), dy = random_tensor(Shape{140, 33}, 4);
+  const Tensor packed = linear(x, PackedWeight(w), b);
+  x.set_wants_grad(), w.set_wants_grad();
+  Tape tape;
+  const Tensor y = linear(x, w, b);
+  const Gradients g = tape.backward(matmul(reshape(y, Shape{1, y.size()}), reshape(dy, Shape{y.size(), 1})));
+  set_precision(Precision::f32);
+  check_close(y, reference(rounded(x), rounded(w), b, false), rounding);
+  check_close(packed, reference(rounded(x), rounded(w), b, false), rounding);
+  check_close(g.of(x), doubles(matmul(rounded(dy), rounded(w))), reduction);
+  check_close(g.of(w), doubles(matmul(rounded(dy), rounded(x), true)), reduction);
+}
+
 TEST_CASE("linear computes only the gradients that are wanted") {
   for (const Device device : devices()) {
     const Tensor x = random_tensor(Shape{3, 5}, 1, -1, 1, device), b = random_tensor(Shape{4}, 3, -1, 1, device);

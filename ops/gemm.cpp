@@ -1,0 +1,137 @@
+// oneDNN plans a product for its sizes, types and layouts, and compiles it; planning costs more than a small product,
+// so each thread keeps the plans that it has made.
+#include "ops/gemm.h"
+
+#include <dnnl.hpp>
+#include <map>
+#include <tuple>
+#include <unordered_map>
+
+#include "engine/check.h"
+
+namespace runnel::cpu {
+namespace {
+
+using dnnl::memory;
+using dnnl::primitive_attr;
+
+const dnnl::engine& engine() {
+  static const dnnl::engine the_engine(dnnl::engine::kind::cpu, 0);
+  return the_engine;
+}
+
+memory::data_type operand_type() {
+  return precision() == Precision::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+}
+
+// Row-major with rows `stride` apart, or the transpose of such a matrix.
+memory::desc matrix(int64_t rows, int64_t columns, memory::data_type type, int64_t stride, bool transposed = false) {
+  return {{rows, columns}, type, transposed ? memory::dims{1, stride} : memory::dims{stride, 1}};
+}
+
+dnnl::matmul::primitive_desc plan(const memory::desc& a, const memory::desc& b, const memory::desc& c, bool add) {
+  primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (add) {
+    dnnl::post_ops after;
+    after.append_sum(1);
+    attributes.set_post_ops(after);
+  }
+#if DNNL_VERSION_MAJOR >= 3
+  return {engine(), a, b, c, attributes};
+#else
+  return {dnnl::matmul::desc(a, b, c), attributes, engine()};
+#endif
+}
+
+// A product that is ready to run; only the addresses are missing.
+class Product {
+ public:
+  explicit Product(const dnnl::matmul::primitive_desc& plan)
+      : matmul_(plan), stream_(engine()), a_(plan.src_desc(), engine(), nullptr),
+        b_(plan.weights_desc(), engine(), nullptr), c_(plan.dst_desc(), engine(), nullptr),
+        scratch_(plan.scratchpad_desc(), engine()),
+        arguments_{{DNNL_ARG_SRC, a_}, {DNNL_ARG_WEIGHTS, b_}, {DNNL_ARG_DST, c_}, {DNNL_ARG_SCRATCHPAD, scratch_}} {}
+
+  void run(float* c, void* a, void* b) {
+    a_.set_data_handle(a);
+    b_.set_data_handle(b);
+    c_.set_data_handle(c);
+    matmul_.execute(stream_, arguments_);
+  }
+
+ private:
+  dnnl::matmul matmul_;
+  dnnl::stream stream_;
+  memory a_, b_, c_, scratch_;
+  std::unordered_map<int, memory> arguments_;
+};
+
+}  // namespace
+
+void gemm(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
+          bool transpose_b) {
+  const dnnl_status_t status = dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1, a,
+                                          transpose_a ? m : k, b, transpose_b ? k : n, 0, c, n);
+  check(status == dnnl_success, "matrix product of ", m, " x ", k, " and ", k, " x ", n, ": oneDNN failed with status ",
+        int{status});
+}
+
+Operand::Operand(const float* rows, int64_t n) : data_(const_cast<float*>(rows)) {
+  if (precision() == Precision::f32) return;
+  rounded_ = std::make_unique<Storage>(static_cast<size_t>(n) * sizeof(uint16_t), Device::cpu);
+  data_ = rounded_->data();
+  const auto* from = reinterpret_cast<const uint32_t*>(rows);
+  auto* to = static_cast<uint16_t*>(data_);
+  // To the nearest bfloat16, ties to even: the upper half of the bits. An infinity stays one, NaN stays NaN.
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = from[i], rounded = bits + 0x7fff + (bits >> 16 & 1);
+    to[i] = static_cast<uint16_t>(((bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : rounded) >> 16);
+  }
+}
+
+struct PackedMatrix::Layout {
+  int64_t k, n;
+  memory::desc desc;
+  Storage storage;
+};
+
+PackedMatrix::PackedMatrix(const float* b, int64_t k, int64_t n, int64_t stride, bool transposed) {
+  constexpr int64_t typical_rows = 128;
+  const memory::data_type type = operand_type();
+  const memory::desc any({k, n}, type, memory::format_tag::any);
+  const memory::desc best = plan(matrix(typical_rows, k, type, k), any,
+                                 matrix(typical_rows, n, memory::data_type::f32, n), false).weights_desc();
+  layout_.reset(new Layout{k, n, best, {best.get_size(), Device::cpu}});
+  memory plain(matrix(k, n, memory::data_type::f32, stride, transposed), engine(), const_cast<float*>(b));
+  memory packed(best, engine(), layout_->storage.data());
+  dnnl::stream stream(engine());
+  dnnl::reorder(plain, packed).execute(stream, plain, packed);
+}
+
+PackedMatrix::~PackedMatrix() = default;
+PackedMatrix::PackedMatrix(PackedMatrix&&) noexcept = default;
+
+void PackedMatrix::multiply(float* c, const Operand& a, int64_t m, int64_t stride) const {
+  const auto& [k, n, desc, storage] = *layout_;
+  static thread_local std::map<std::tuple<Precision, int64_t, int64_t, int64_t, int64_t>, Product> products;
+  const auto key = std::make_tuple(precision(), m, n, k, stride);
+  auto product = products.find(key);
+  if (product == products.end())
+    product = products.emplace(key, Product(plan(matrix(m, k, operand_type(), k), desc,
+                                                 matrix(m, n, memory::data_type::f32, stride), false))).first;
+  product->second.run(c, a.data(), storage.data());
+}
+
+void add_product(float* c, const Operand& a, const Operand& b, int64_t rows, int64_t m, int64_t n) {
+  static thread_local std::map<std::tuple<Precision, int64_t, int64_t, int64_t>, Product> products;
+  const auto key = std::make_tuple(precision(), rows, m, n);
+  auto product = products.find(key);
+  if (product == products.end())
+    product = products.emplace(key, Product(plan(matrix(m, rows, operand_type(), m, true),
+                                                 matrix(rows, n, operand_type(), n),
+                                                 matrix(m, n, memory::data_type::f32, n), true))).first;
+  product->second.run(c, a.data(), b.data());
+}
+
+}  // namespace runnel::cpu

@@ -1,0 +1,112 @@
+// What the tests of the program share: run `runnel` as a user does, in a folder of its own.
+#pragma once
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace runnel::test {
+
+namespace fs = std::filesystem;
+
+inline std::string read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, at);) parts.push_back(part);
+  return parts;
+}
+
+struct Result {
+  int status;  // exit status, or -signal
+  std::string out, err;
+};
+
+// A folder in which the program runs, gone afterwards.
+struct Sandbox {
+  fs::path folder = fs::temp_directory_path() / ("runnel_apps_" + std::to_string(getpid()));
+  Sandbox() {
+    fs::remove_all(folder);
+    fs::create_directories(folder);
+  }
+  ~Sandbox() { fs::remove_all(folder); }
+
+  // Starts `runnel` with these words. file_limit: the largest file it may write, in bytes.
+  pid_t start(const std::string& words, rlim_t file_limit = RLIM_INFINITY) const {
+    const pid_t child = fork();
+    if (child != 0) return child;
+    std::vector<std::string> arguments = split(words, ' ');
+    std::vector<char*> argv{const_cast<char*>("runnel")};
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    dup2(open((folder / "stdout").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), STDOUT_FILENO);
+    dup2(open((folder / "stderr").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), STDERR_FILENO);
+    const rlimit limit{file_limit, RLIM_INFINITY};
+    if (chdir(folder.c_str()) || setrlimit(RLIMIT_FSIZE, &limit)) _exit(126);
+    unsetenv("RUNNEL_DATA");
+    alarm(300);  // survives exec: nothing here takes that long
+    execv(RUNNEL_PROGRAM, argv.data());
+    _exit(127);
+  }
+
+  Result finish(pid_t child) const {
+    int status = 0;
+    waitpid(child, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), read(folder / "stdout"),
+            read(folder / "stderr")};
+  }
+
+  Result run(const std::string& words, rlim_t file_limit = RLIM_INFINITY) const {
+    return finish(start(words, file_limit));
+  }
+};
+
+// That it failed with this status, in one sentence with these words, on stderr.
+inline void check_refused(const Result& result, int status, const std::string& words) {
+  CAPTURE(result.err);
+  CHECK(result.status == status);
+  CHECK(result.err.starts_with("runnel: "));
+  CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+  CHECK(result.err.find(words) != std::string::npos);
+}
+
+inline bool contains(const std::string& text, const std::string& words) { return text.find(words) != std::string::npos; }
+
+// metrics.csv without the columns that a clock writes.
+inline std::string untimed(const fs::path& metrics) {
+  std::string text;
+  for (const std::string& row : split(read(metrics), '\n')) {
+    const std::vector<std::string> cells = split(row, ',');
+    for (size_t i = 0; i + 2 < cells.size(); ++i) text += cells[i] + ",";
+    text += "\n";
+  }
+  return text;
+}
+
+// Waits until `holds`, for at most a minute.
+template <class Condition>
+bool wait_until(Condition holds) {
+  for (int i = 0; i < 6000; ++i) {
+    if (holds()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+}  // namespace runnel::test

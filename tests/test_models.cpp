@@ -1,0 +1,130 @@
+#include "models/transformer.h"
+
+#include <algorithm>
+
+#include "tests/check.h"
+
+using namespace runnel;
+using namespace runnel::test;
+
+namespace {
+
+const TransformerConfig config{.layers = 2,
+                               .heads = 3,
+                               .head_dim = 4,
+                               .feed_forward = 20,
+                               .vocabulary = 7,
+                               .outputs = 5,
+                               .max_length = 40,
+                               .dropout = 0.2f};
+
+Indices column(const Indices& tokens, int64_t l) {
+  const int64_t batch = tokens.shape()[0], length = tokens.shape()[1];
+  std::vector<int32_t> values(static_cast<size_t>(batch));
+  for (int64_t b = 0; b < batch; ++b)
+    values[static_cast<size_t>(b)] = tokens.to_vector()[static_cast<size_t>(b * length + l)];
+  return Indices(Shape{batch}, values);
+}
+
+std::vector<double> at_position(const Tensor& y, int64_t l) {  // [B,L,n] -> [B,n]
+  const Shape shape = y.shape();
+  const auto all = doubles(y);
+  std::vector<double> part;
+  for (int64_t b = 0; b < shape[0]; ++b)
+    part.insert(part.end(), all.begin() + (b * shape[1] + l) * shape[2],
+                all.begin() + (b * shape[1] + l + 1) * shape[2]);
+  return part;
+}
+
+}  // namespace
+
+TEST_CASE("the transformer and its recurrent twin are the same function") {
+  const Transformer model(config, Key{1});
+  const Indices tokens = random_indices(Shape{3, 40}, 2, 7);
+  const Tensor whole = model(tokens);
+  CHECK_EQ(whole.shape(), Shape{3, 40, 5});
+  RecurrentTransformer twin(model, 3);
+  for (int64_t l = 0; l < 40; ++l) {
+    CAPTURE(l);
+    check_close(twin.step(column(tokens, l)), at_position(whole, l), reduction);
+  }
+  CHECK_EQ(twin.position(), 40);
+  check_fails([&] { twin.step(column(tokens, 0)); }, "past the longest sequence, 40");
+}
+
+TEST_CASE("the transformer is causal: a later token changes nothing before it") {
+  const Transformer model(config, Key{1});
+  std::vector<int32_t> values = random_indices(Shape{1, 20}, 3, 7).to_vector();
+  const Tensor before = model(Indices(Shape{1, 20}, values));
+  values[11] = (values[11] + 1) % 7;
+  const Tensor after = model(Indices(Shape{1, 20}, values));
+  for (int64_t l = 0; l < 20; ++l) {
+    const bool same = at_position(before, l) == at_position(after, l);
+    CHECK_EQ(same, l < 11);
+  }
+}
+
+TEST_CASE("select clones and reorders recurrent states, which then go their own ways") {
+  const Transformer model(config, Key{1});
+  const Indices tokens = random_indices(Shape{2, 6}, 4, 7);
+  RecurrentTransformer twin(model, 2);
+  for (int64_t l = 0; l < 5; ++l) twin.step(column(tokens, l));
+  RecurrentTransformer chosen = twin.select({1, 0, 1});
+  const auto last = column(tokens, 5).to_vector();
+  const auto one = doubles(chosen.step(Indices(Shape{3}, {last[1], last[0], last[1]})));
+  const auto two = doubles(twin.step(column(tokens, 5)));
+  for (size_t j = 0; j < 5; ++j) {
+    CHECK_LE(std::abs(one[j] - two[5 + j]), reduction);
+    CHECK_LE(std::abs(one[5 + j] - two[j]), reduction);
+    CHECK_EQ(one[10 + j], one[j]);
+  }
+  check_fails([&] { twin.select({2}); }, "no sequence 2 among 2");
+}
+
+TEST_CASE("dropout is drawn from its key: the same key, the same output; none without a key") {
+  const Transformer model(config, Key{1});
+  const Indices tokens = random_indices(Shape{2, 9}, 5, 7);
+  const auto a = doubles(model(tokens, Key{7})), b = doubles(model(tokens, Key{7}));
+  CHECK(a == b);
+  CHECK(a != doubles(model(tokens, Key{8})));
+  CHECK(a != doubles(model(tokens)));
+}
+
+TEST_CASE("every parameter gets a gradient") {  // test_golden.cpp says which
+  const Transformer model(config, Key{1});
+  const Indices tokens = random_indices(Shape{2, 9}, 5, 7), targets = random_indices(Shape{2, 9}, 6, 5);
+  Tape tape;
+  const Gradients gradients = tape.backward(cross_entropy(model(tokens, Key{3}), targets));
+  for (const NamedTensor& parameter : model.parameters()) {
+    CAPTURE(parameter.name);
+    const std::vector<float> g = gradients.of(parameter.tensor).to_vector();
+    CHECK_GT(*std::max_element(g.begin(), g.end()), 0);
+  }
+}
+
+TEST_CASE("the paper's models have the paper's number of parameters") {
+  CHECK_EQ(Transformer(TransformerConfig{}, Key{1}).parameter_count(), 3163787);
+  CHECK_EQ(Transformer({.layers = 8, .vocabulary = 256, .outputs = 30, .max_length = 783}, Key{1}).parameter_count(),
+           6359070);
+}
+
+TEST_CASE("memory of a training step grows linearly with the length") {
+  const auto peak = [](int64_t length) {
+    const Transformer model({.layers = 2, .heads = 2, .head_dim = 8, .feed_forward = 32, .max_length = length}, Key{1});
+    const Indices tokens = random_indices(Shape{1, length}, 5, 11);
+    const int64_t before = memory_use(Device::cpu).live;
+    reset_peak(Device::cpu);
+    Tape tape;
+    tape.backward(cross_entropy(model(tokens, Key{2}), tokens));
+    return static_cast<double>(memory_use(Device::cpu).peak - before);
+  };
+  CHECK_LE(peak(16384) / peak(4096), 4.2);
+}
+
+TEST_CASE("an impossible model is refused") {
+  check_fails([] { Transformer({.heads = 3, .head_dim = 5}, Key{1}); }, "the width 3 x 5 must be even");
+  check_fails([] { Transformer({.layers = 0}, Key{1}); }, "must be positive");
+  const Transformer model(config, Key{1});
+  check_fails([&] { model(random_indices(Shape{2, 41}, 1, 7)); }, "the positions 0 to 40");
+  check_fails([&] { model(Indices(Shape{1, 1}, {7})); }, "7");
+}

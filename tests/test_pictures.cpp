@@ -1,0 +1,96 @@
+// Pictures: what is written as PNG is read back by another library and looked at pixel by pixel.
+#include "apps/pictures.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "tests/check.h"
+#include "tests/png.h"
+
+namespace runnel::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Folder {
+  fs::path path = fs::temp_directory_path() / ("runnel_pictures_" + std::to_string(getpid()));
+  Folder() { fs::create_directories(path); }
+  ~Folder() { fs::remove_all(path); }
+};
+
+TEST_CASE("pictures: a PNG holds the bytes of the image") {
+  const Folder folder;
+  const std::vector<uint8_t> rgb = {1, 2, 3, 4, 5, 6, 250, 251, 252, 253, 254, 255, 9, 8, 7, 6, 5, 4};
+  write_png(folder.path / "x.png", picture(rgb, 2, 3, 3));
+  const Picture read = read_png(folder.path / "x.png");
+  CHECK(read.height == 2);
+  CHECK(read.width == 3);
+  CHECK(read.rgb == rgb);
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);  // nothing temporary stays
+
+  const Picture grey = picture(std::vector<uint8_t>{0, 7, 255, 3}, 2, 2, 1, 3);
+  CHECK(at(grey, 0, 1) == Colour{7, 7, 7});
+  CHECK(at(grey, 1, 0) == Colour{255, 255, 255});
+  const Colour left_out = at(grey, 1, 1);
+  CHECK(left_out[2] > left_out[0]);  // blue: the image has no such pixel
+  check_fails([&] { picture(rgb, 2, 2, 3); }, "18 bytes for 2 x 2 pixels of 3");
+  check_fails([&] { write_png(folder.path / "no" / "x.png", grey); }, (folder.path / "no" / "x.png").string());
+}
+
+TEST_CASE("pictures: a sheet enlarges its cells and puts lines between them") {
+  std::vector<Picture> cells;
+  for (const uint8_t shade : {10, 20, 30, 40, 50}) cells.push_back(picture(std::vector<uint8_t>(6, shade), 2, 3, 1));
+  const Picture all = sheet(cells, 2, 4);  // 3 rows of 2 cells, each 8 x 12 and a line of 2
+  CHECK(all.height == 3 * 10 + 2);
+  CHECK(all.width == 2 * 14 + 2);
+  const auto is_cell = [&](int64_t y, int64_t x, uint8_t shade) {
+    return at(all, y, x) == Colour{shade, shade, shade} && at(all, y + 7, x + 11) == Colour{shade, shade, shade};
+  };
+  CHECK(is_cell(2, 2, 10));
+  CHECK(is_cell(2, 16, 20));
+  CHECK(is_cell(12, 2, 30));
+  CHECK(is_cell(12, 16, 40));
+  CHECK(is_cell(22, 2, 50));
+  for (int64_t x = 0; x < all.width; ++x) CHECK(at(all, 10, x) == at(all, 0, 0));
+  CHECK(at(all, 5, 15) == at(all, 0, 0));
+  check_fails([] { sheet({}, 1, 1); }, "no cells");
+  check_fails([&] { sheet({cells[0], picture(std::vector<uint8_t>(4), 2, 2, 1)}, 1, 1); }, "another size");
+}
+
+TEST_CASE("pictures: a heat map grows brighter with its values, like its scale") {
+  const auto brightness = [](Colour c) { return c[0] + c[1] + c[2]; };
+  std::vector<double> values;
+  for (int i = 0; i <= 20; ++i) values.push_back(i / 10.0);
+  const Picture map = heat_map(values, 1, 21, 2, 3);
+  CHECK(map.height == 3);
+  CHECK(map.width == 23 * 3);
+  for (int64_t x = 1; x < 21; ++x) CHECK(brightness(at(map, 0, 3 * x)) > brightness(at(map, 2, 3 * x - 1)));
+  CHECK(at(map, 0, 68) == at(map, 0, 62));  // the top of the scale is the largest value
+  CHECK(at(map, 2, 68) == at(map, 0, 0));
+  const Picture outside = heat_map(std::vector<double>{-1, NAN, INFINITY}, 1, 3, 1, 1);
+  CHECK(at(outside, 0, 0) == at(map, 0, 0));
+  CHECK(at(outside, 0, 1) == at(map, 0, 0));
+  CHECK(at(outside, 0, 2) == at(map, 0, 62));
+}
+
+TEST_CASE("pictures: the loss is drawn if gnuplot is there, and nothing happens if not") {
+  const Folder folder;
+  const fs::path csv = folder.path / "it's.csv", png = folder.path / "a 'plot'.png";
+  std::ofstream(csv) << "step,loss,loss_bits,validation,validation_bits\n1,2,3,,\n2,1.5,2.2,,\n3,1,1.4,1.1,1.6\n";
+  const bool there = std::system("command -v gnuplot >/dev/null 2>&1") == 0;
+  for (const bool bits : {false, true}) {
+    plot_loss(csv, png, "it's a title", bits);
+    CHECK(fs::exists(png) == there);
+    if (there) CHECK(read_png(png).width == 900);
+    fs::remove(png);
+  }
+  if (!there) MESSAGE("skipped: 1 test, gnuplot is not installed");
+  plot_loss(folder.path / "missing.csv", png, "nothing", true);
+  CHECK_FALSE(fs::exists(png));
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);
+}
+
+}  // namespace
+}  // namespace runnel::test
