@@ -54,8 +54,8 @@ struct Matrix {
 enum class Terms { all, to_row, from_row };
 enum class Result { set, add };
 
-// c[r,:] = (or +=) sum_t a(r,t) b[t,:], where a(r,t) is a[r,t], or a[t,r] if transposed. 8 rows by up to 32 columns at a
-// time: their sums stay in registers.
+// c[r,:] = (or +=) sum_t a(r,t) b[t,:] for 8 rows and `width` vectors of columns, whose sums stay in registers. a(r,t) is
+// a[r,t], or a[t,r] if transposed.
 template <int width, bool transposed>
 void block_product(const Matrix& c, const Matrix& a, const Matrix& b, int64_t r0, int64_t column, int64_t begin,
                    int64_t end, Result result) {
@@ -69,7 +69,9 @@ void block_product(const Matrix& c, const Matrix& a, const Matrix& b, int64_t r0
     for (int r = 0; r < height; ++r)
 #pragma GCC unroll 2
       for (int w = 0; w < width; ++w) sums[r][w] += from[r * a_row] * with[w];
+#pragma GCC unroll 8
   for (int r = 0; r < height; ++r)
+#pragma GCC unroll 2
     for (int w = 0; w < width; ++w) {
       Lanes& to = c.lanes_of(r0 + r)[column + w];
       to = result == Result::add ? to + sums[r][w] : sums[r][w];
@@ -77,7 +79,7 @@ void block_product(const Matrix& c, const Matrix& a, const Matrix& b, int64_t r0
 }
 
 template <bool transposed>
-void product(const Matrix& c, const Matrix& a, const Matrix& b, Result result, Terms terms = Terms::all) {
+void product(const Matrix& c, const Matrix& a, const Matrix& b, Result result, Terms terms) {
   for (int64_t r = 0; r < c.rows; r += 8) {
     const int64_t begin = terms == Terms::from_row ? r : 0;
     const int64_t end = terms == Terms::to_row ? std::min(r + 8, b.rows) : b.rows;
@@ -96,25 +98,30 @@ void multiply_transposed(const Matrix& c, const Matrix& a, const Matrix& b, Resu
   product<true>(c, a, b, result, terms);
 }
 
-// Rows of 16 numbers -> columns, by exchanging ever larger blocks.
-void transpose16(Lanes (&x)[lanes]) {
+// Exchanges the off-diagonal blocks of every 2 size x 2 size block on the diagonal.
+template <int size>
+[[gnu::always_inline]] inline void exchange_blocks(Lanes (&x)[lanes]) {
   using Choice = int32_t __attribute__((vector_size(lanes * sizeof(int32_t))));
-#pragma GCC unroll 4
-  for (int size = 1; size < lanes; size *= 2) {
-    Choice low, high;
+  constexpr auto choose = [](bool upper) {
+    Choice from{};
+    for (int l = 0; l < lanes; ++l) from[l] = bool(l & size) == upper ? l + upper * lanes : (l ^ size) + !upper * lanes;
+    return from;
+  };
 #pragma GCC unroll 16
-    for (int l = 0; l < lanes; ++l) {
-      low[l] = l & size ? lanes + (l ^ size) : l;
-      high[l] = l & size ? lanes + l : l ^ size;
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < lanes; ++r) {
-      if (r & size) continue;
-      const Lanes above = x[r], below = x[r + size];
-      x[r] = __builtin_shuffle(above, below, low);
-      x[r + size] = __builtin_shuffle(above, below, high);
-    }
+  for (int r = 0; r < lanes; ++r) {
+    if (r & size) continue;
+    const Lanes above = x[r], below = x[r + size];
+    x[r] = __builtin_shuffle(above, below, choose(false));
+    x[r + size] = __builtin_shuffle(above, below, choose(true));
   }
+}
+
+// Rows of 16 numbers -> columns.
+[[gnu::always_inline]] inline void transpose16(Lanes (&x)[lanes]) {
+  exchange_blocks<1>(x);
+  exchange_blocks<2>(x);
+  exchange_blocks<4>(x);
+  exchange_blocks<8>(x);
 }
 
 void transpose(const Matrix& to, const Matrix& from) {
@@ -224,7 +231,13 @@ void add_rows(const Matrix& z, const float* weight, const Matrix& x) {
 }
 
 void mask(const Matrix& p) {  // p[j,i] = 0 for i < j
-  for (int64_t j = 0; j < p.rows; ++j) std::fill_n(p.row(j), j, 0.0f);
+  static_assert(chunk == lanes);
+  const auto position = [] {
+    decltype(Lanes{} < Lanes{}) each;
+    for (int i = 0; i < lanes; ++i) each[i] = i;
+    return each;
+  }();
+  for (int32_t j = 0; j < chunk; ++j) p.data[j] = position < j ? Lanes{} : p.data[j];
 }
 
 // --- the walks -------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ static Picture read_png(const std::filesystem::path& path) {
   return {height, width, {pixels.get(), pixels.get() + width * height * 3}};
 }
 
-static Colour at(const Picture& p, int64_t y, int64_t x) {
+inline Colour at(const Picture& p, int64_t y, int64_t x) {
   const auto* const pixel = p.rgb.data() + (y * p.width + x) * 3;
   return {pixel[0], pixel[1], pixel[2]};
 }

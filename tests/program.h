@@ -86,7 +86,9 @@ inline void check_refused(const Result& result, int status, const std::string& w
   CHECK(result.err.find(words) != std::string::npos);
 }
 
-inline bool contains(const std::string& text, const std::string& words) { return text.find(words) != std::string::npos; }
+inline bool contains(const std::string& text, const std::string& words) {
+  return text.find(words) != std::string::npos;
+}
 
 // metrics.csv without the columns that a clock writes.
 inline std::string untimed(const fs::path& metrics) {

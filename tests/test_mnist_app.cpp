@@ -1,0 +1,367 @@
+// `runnel mnist` from its command line: training, numbers, and the pictures, which are read back pixel by pixel. The
+// model is too small to learn; what is checked here does not depend on what it learned.
+#include <cmath>
+#include <numbers>
+#include <set>
+
+#include "datasets/synthetic_digits.h"
+#include "models/safetensors.h"
+#include "models/transformer.h"
+#include "tests/check.h"
+#include "tests/png.h"
+#include "tests/program.h"
+
+namespace runnel::test {
+namespace {
+
+const std::string train =
+    "mnist train --preset tiny --data synthetic --side 7 --layers 1 --width 16 --heads 2 --feed-forward 16 --batch 2 "
+    "--minutes 0 --schedule constant --evaluate-every 3 --threads 1 ";
+
+Result run(const Sandbox& box, const std::string& words) {
+  const Result result = box.run(words);
+  CAPTURE(words);
+  CAPTURE(result.err);
+  REQUIRE(result.status == 0);
+  return result;
+}
+
+// The 7 x 7 pixels of cell i of a sheet: each 12 pixels wide, with lines of 2 between the cells.
+std::vector<Colour> cell(const Picture& sheet, int64_t i, int64_t columns) {
+  std::vector<Colour> pixels;
+  for (int64_t y = 0; y < 7; ++y)
+    for (int64_t x = 0; x < 7; ++x)
+      pixels.push_back(at(sheet, 2 + i / columns * 86 + 12 * y, 2 + i % columns * 86 + 12 * x));
+  return pixels;
+}
+
+void check_size(const Picture& sheet, int64_t rows, int64_t columns) {
+  CHECK(sheet.height == 2 + 86 * rows);
+  CHECK(sheet.width == 2 + 86 * columns);
+}
+
+// The drawn test images, as the program says them to be.
+ImageSet test_images(int64_t count) { return halved(halved(synthetic_digits(count, Key{2020}.fold(1)))); }
+
+TEST_CASE("mnist train: what a run writes and prints") {
+  const Sandbox box;
+  const Result trained = run(box, train + "--steps 6 --out run");
+  CHECK(trained.err.empty());
+  CHECK(contains(trained.out, "data: synthetic digits (not MNIST), 59800 images of 7 x 7; 200 more choose"));
+  CHECK(contains(trained.out, "bits/dim  "));
+  CHECK(contains(trained.out, "finished at step 6"));
+  std::set<std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(box.folder / "run"))
+    if (entry.path().filename() != "loss.png") files.insert(entry.path().filename());  // needs gnuplot
+  CHECK(files == std::set<std::string>{"config.json", "metrics.csv", "last.safetensors", "best.safetensors", "samples",
+                                       "step-0000003.png", "step-0000006.png"});
+
+  const std::vector<std::string> rows = split(read(box.folder / "run" / "metrics.csv"), '\n');
+  REQUIRE(rows.size() == 3);
+  for (size_t i = 1; i < rows.size(); ++i) {
+    const std::vector<std::string> cells = split(rows[i], ',');
+    REQUIRE(cells.size() == 8);
+    CHECK(cells[0] == std::to_string(3 * i));
+    for (const size_t column : {1, 3}) {  // loss, validation: nats, then bits
+      CHECK(std::stod(cells[column]) > 0);
+      CHECK(std::stod(cells[column + 1]) ==
+            doctest::Approx(std::stod(cells[column]) / std::numbers::ln2).epsilon(1e-4));
+    }
+  }
+
+  // The preview is what `sample` draws from the same weights.
+  const Picture preview = read_png(box.folder / "run" / "samples" / "step-0000006.png");
+  check_size(preview, 2, 8);
+  run(box, "mnist sample --model run/last.safetensors --count 16 --threads 1 --out 16.png");
+  const Picture sampled = read_png(box.folder / "16.png");
+  check_size(sampled, 4, 4);
+  for (int64_t i = 0; i < 16; ++i) CHECK(cell(preview, i, 8) == cell(sampled, i, 4));
+}
+
+TEST_CASE("mnist train: the same seed gives the same bytes, in one piece, resumed or killed") {
+  const Sandbox box;
+  const auto last = [&](const std::string& folder) { return read(box.folder / folder / "last.safetensors"); };
+  const std::string dropout = train + "--dropout 0.1 ";
+  run(box, dropout + "--steps 6 --out whole");
+  run(box, dropout + "--steps 6 --out again");
+  CHECK(last("again") == last("whole"));
+  CHECK(read(box.folder / "again/samples/step-0000006.png") == read(box.folder / "whole/samples/step-0000006.png"));
+  run(box, dropout + "--steps 6 --seed 2 --out other");
+  CHECK(last("other") != last("whole"));
+
+  run(box, dropout + "--steps 3 --out half");
+  CHECK(last("half") != last("whole"));
+  CHECK(contains(run(box, "mnist train --resume --steps 6 --out half").out, "resuming at step 3"));
+  CHECK(last("half") == last("whole"));
+  CHECK(untimed(box.folder / "half" / "metrics.csv") == untimed(box.folder / "whole" / "metrics.csv"));
+
+  const std::string longer = dropout + "--save-every 2 --evaluate-every 50 --steps 150 --out ";
+  run(box, longer + "long");
+  const pid_t child = box.start(longer + "killed");
+  REQUIRE(wait_until([&] { return fs::exists(box.folder / "killed" / "last.safetensors"); }));
+  kill(child, SIGKILL);
+  CHECK(box.finish(child).status == -SIGKILL);
+  CHECK(last("killed") != last("long"));
+  run(box, "mnist train --resume --out killed");
+  CHECK(last("killed") == last("long"));
+  CHECK(read(box.folder / "killed" / "best.safetensors") == read(box.folder / "long" / "best.safetensors"));
+}
+
+TEST_CASE("mnist evaluate: bits/dim of the predicted bytes of the test images, and where they are spent") {
+  const Sandbox box;
+  run(box, train + "--steps 3 --out run");
+  const Result evaluated = run(box, "mnist evaluate --model run --limit 11 --threads 1");
+  double bits = 0;
+  int bytes = 0, images = 0;
+  REQUIRE(std::sscanf(evaluated.out.c_str(), "%lf bits/dim over %d bytes of each of %d images", &bits, &bytes,
+                      &images) == 3);
+  CHECK(bytes == 48);
+  CHECK(images == 11);
+  CHECK(contains(evaluated.out, "synthetic digits (not MNIST)"));
+
+  const Transformer model({.layers = 1,
+                           .heads = 2,
+                           .head_dim = 8,
+                           .feed_forward = 16,
+                           .vocabulary = 256,
+                           .outputs = 30,
+                           .max_length = 48,
+                           .dropout = 0},
+                          Key{});
+  const fs::path best = box.folder / "run" / "best.safetensors";
+  restore(load_safetensors(best), best, model.parameters());
+  const ByteBatch batch = byte_batch(test_images(11), 0, 11);
+  double nats = 0;
+  for (const float nll : logistic_mixture_nll(model(batch.tokens), batch.targets).to_vector()) nats += nll;
+  CHECK(bits == doctest::Approx(nats / (11 * 48) / std::numbers::ln2).epsilon(1e-4));
+
+  const Picture map = read_png(box.folder / "run" / "bits.png");  // the image, a gap and the scale, 48 pixels each
+  CHECK(map.height == 7 * 48);
+  CHECK(map.width == 9 * 48);
+  CHECK(at(map, 0, 0) ==
+        at(map, map.height - 1, map.width - 1));  // the first byte costs nothing, as does the scale's end
+  CHECK(at(map, 6 * 48, 6 * 48) != at(map, 0, 0));
+}
+
+TEST_CASE("mnist sample: image i is the same whatever it is drawn with") {
+  const Sandbox box;
+  run(box, train + "--steps 3 --out run");
+  const auto sample = [&](const std::string& flags) {
+    const Result result = run(box, "mnist sample --model run --threads 1 --out sheet.png " + flags);
+    CHECK(contains(result.out, " images of 7 x 7 in "));
+    CHECK(contains(result.out, " images/s\nsheet.png\n"));
+    return read_png(box.folder / "sheet.png");
+  };
+  const Picture three = sample("--count 3"), seven = sample("--count 7");
+  check_size(three, 2, 2);
+  check_size(seven, 3, 3);
+  std::set<std::vector<Colour>> different;
+  for (int64_t i = 0; i < 7; ++i) different.insert(cell(seven, i, 3));
+  CHECK(different.size() == 7);
+  for (int64_t i = 0; i < 3; ++i) CHECK(cell(three, i, 2) == cell(seven, i, 3));
+  for (const Colour colour : cell(seven, 6, 3)) CHECK((colour[0] == colour[1] && colour[1] == colour[2]));
+  CHECK(cell(seven, 0, 3)[0] == Colour{0, 0, 0});  // where sampling starts
+
+  // 256 are drawn together; those behind them in a batch of their own.
+  const Picture many = sample("--count 258"), more = sample("--count 300");
+  check_size(many, 16, 17);
+  check_size(more, 17, 18);
+  for (const int64_t i : {0, 6, 255, 256, 257}) CHECK(cell(many, i, 17) == cell(more, i, 18));
+  CHECK(cell(many, 6, 17) == cell(seven, 6, 3));
+  CHECK(cell(many, 256, 17) != cell(many, 0, 17));
+
+  CHECK(sample("--count 7").rgb == seven.rgb);
+  CHECK(sample("--count 7 --seed 2").rgb != seven.rgb);
+  CHECK(sample("--count 7 --temperature 0.1").rgb != seven.rgb);
+  run(box, "mnist sample --model run --count 1 --threads 1");
+  check_size(read_png(box.folder / "run" / "samples.png"), 1, 1);
+}
+
+TEST_CASE("mnist complete: the first --keep bytes stay, the ways differ, the original stands beside them") {
+  const Sandbox box;
+  run(box, train + "--steps 3 --out run");
+  const auto complete = [&](const std::string& flags) {
+    run(box, "mnist complete --model run --threads 1 --out sheet.png " + flags);
+    return read_png(box.folder / "sheet.png");
+  };
+  const ImageSet images = test_images(5);
+  const Colour unknown = at(picture(std::vector<uint8_t>{0}, 1, 1, 1, 0), 0, 0);
+  for (const int64_t keep : {1, 20, 48}) {
+    CAPTURE(keep);
+    const Picture sheet = complete("--index 4,0-1 --ways 3 --keep " + std::to_string(keep));
+    check_size(sheet, 3, 5);
+    int64_t row = 0;
+    for (const int64_t number : {4, 0, 1}) {
+      CAPTURE(number);
+      std::vector<Colour> original, occluded;
+      for (const uint8_t byte : images.image(number)) {
+        original.push_back({byte, byte, byte});
+        occluded.push_back(static_cast<int64_t>(occluded.size()) < keep ? original.back() : unknown);
+      }
+      CHECK(cell(sheet, 5 * row, 5) == occluded);
+      CHECK(cell(sheet, 5 * row + 4, 5) == original);
+      std::set<std::vector<Colour>> ways;
+      for (int64_t way = 1; way <= 3; ++way) {
+        const std::vector<Colour> completed = cell(sheet, 5 * row + way, 5);
+        CHECK(std::equal(completed.begin(), completed.begin() + keep, original.begin()));
+        ways.insert(completed);
+      }
+      if (keep <= 20) CHECK(ways.size() == 3);
+      ++row;
+    }
+  }
+  // Neither the other images nor the number of ways change a completion.
+  const Picture both = complete("--index 0-1 --ways 3 --keep 20"), one = complete("--index 1 --ways 2 --keep 20");
+  for (const int64_t way : {1, 2}) CHECK(cell(one, way, 4) == cell(both, 5 + way, 5));
+  CHECK(complete("--index 0-1 --ways 3 --keep 20").rgb == both.rgb);
+  CHECK(complete("--index 0-1 --ways 3 --keep 20 --seed 2").rgb != both.rgb);
+
+  // 300 of 784 bytes if not told otherwise: 18 of 49.
+  const std::vector<Colour> occluded = cell(complete("--index 2"), 0, 5);
+  CHECK(std::count(occluded.begin(), occluded.end(), unknown) == 49 - 18);
+
+  check_refused(box.run("mnist complete --model run --keep 49"), 2, "--keep 49: images have 49 bytes, so give 1 to 48");
+  for (const std::string index : {"x", "-1", "10000", "3-1", "1,", "1-", "1;2", "99999999999999999999"})
+    check_refused(box.run("mnist complete --model run --index " + index), 2, "--index " + index + ": give numbers");
+}
+
+void write_idx(const fs::path& path, const std::vector<uint32_t>& header, size_t bytes) {
+  std::ofstream file(path, std::ios::binary);
+  for (const uint32_t n : header)
+    for (const int shift : {24, 16, 8, 0}) file << static_cast<char>(n >> shift & 255);
+  file << std::string(bytes, '\1');
+}
+
+TEST_CASE("mnist: data from files, whole and damaged") {
+  const Sandbox box;
+  const fs::path data = box.folder / "data";
+  fs::create_directories(data);
+  write_idx(data / "train-images-idx3-ubyte", {2051, 202, 28, 28}, 202 * 784);
+  write_idx(data / "train-labels-idx1-ubyte", {2049, 202}, 202);
+  write_idx(data / "t10k-images-idx3-ubyte", {2051, 2, 28, 28}, 2 * 784);
+  write_idx(data / "t10k-labels-idx1-ubyte", {2049, 2}, 2);
+  const std::string from_files = train + "--steps 2 --data data --out ";
+  CHECK(contains(run(box, from_files + "run").out, "data: MNIST (train), 2 images of 7 x 7"));
+  const std::string evaluate = "mnist evaluate --model run --threads 1";
+  CHECK(contains(run(box, evaluate).out, "of each of 2 images of 7 x 7, MNIST (test)"));
+  check_refused(box.run("mnist complete --model run --index 2"), 2, "give numbers from 0 to 1");
+
+  const struct {
+    std::vector<uint32_t> header;
+    size_t bytes;
+    std::string words;
+  } cases[] = {
+      {{2051, 202, 28, 28}, 1000, "truncated: its header promises 158368 bytes and 1000 follow"},
+      {{0x3c68746d, 0x6c3e3430}, 1000, "its magic number is"},  // <html>404
+      {{}, 0, "ends inside its header"},
+      {{2051, 0, 28, 28}, 0, "holds no images"},
+      {{2051, 201, 28, 28}, 201 * 784, "holds 202 labels, but"},
+  };
+  for (const auto& c : cases) {
+    CAPTURE(c.words);
+    write_idx(data / "train-images-idx3-ubyte", c.header, c.bytes);
+    check_refused(box.run(from_files + "other"), 1, c.words);
+  }
+  write_idx(data / "train-images-idx3-ubyte", {2051, 200, 28, 28}, 200 * 784);
+  write_idx(data / "train-labels-idx1-ubyte", {2049, 200}, 200);
+  check_refused(box.run(from_files + "other"), 1, "200 images; training needs more than 200");
+  CHECK_FALSE(fs::exists(box.folder / "other"));
+
+  // Data that is gone is never replaced by the drawn digits.
+  fs::remove_all(data);
+  check_refused(box.run(evaluate), 1, "MNIST: no t10k-images-idx3-ubyte");
+  check_refused(box.run("mnist train --resume --steps 4 --out run"), 1, "MNIST: no train-images-idx3-ubyte");
+}
+
+TEST_CASE("mnist: a checkpoint of another model or app, or a damaged one; earlier files stay") {
+  const Sandbox box;
+  run(box, train + "--steps 3 --out run");
+  const fs::path best = box.folder / "run" / "best.safetensors";
+  const SafeTensors good = load_safetensors(best);
+  check_refused(box.run("copy evaluate --model run"), 1, "is a checkpoint of the app \"mnist\", not of \"copy\"");
+  check_refused(box.run("copy train --resume --out run"), 1, "config.json has no usable \"length\"");
+  check_refused(box.run("mnist train --resume --out run --side 14"), 2, "--side 14: the run to resume began with 7");
+  check_refused(box.run("mnist train --resume --out run --layers 2"), 2, "--layers 2: the run to resume began with 1");
+
+  const auto with = [&](const std::string& name, const std::string& key, const std::string& from,
+                        const std::string& to) {
+    SafeTensors changed = good;
+    std::string& text = changed.metadata.at(key);
+    REQUIRE(contains(text, from));
+    text.replace(text.find(from), from.size(), to);
+    save_safetensors(box.folder / name, changed);
+    return "mnist sample --out kept.png --model " + name;
+  };
+  std::ofstream(box.folder / "kept.png") << "earlier";
+  check_refused(box.run(with("side", "config", "\"side\":7", "\"side\":14")), 1,
+                "side: not a model of images of 14 x 14");
+  check_refused(box.run(with("no_side", "config", "\"side\"", "\"edge\"")), 1, "no_side: not a model of images");
+  check_refused(box.run(with("words", "config", "\"side\":7", "\"side\":\"x\"")), 1, "words");
+  check_refused(box.run(with("list", "config", good.metadata.at("config"), "[7]")), 1, "list");
+  check_refused(box.run(with("outputs", "model", "\"outputs\":30", "\"outputs\":31")), 1, "belongs to another model");
+  check_refused(box.run(with("layers", "model", "\"layers\":1", "\"layers\":2")), 1, "belongs to another model");
+  check_refused(box.run(with("heads", "model", "\"heads\":2", "\"heads\":-2")), 1, "describes an impossible model");
+
+  const std::string bytes = read(best);
+  const auto damaged = [&](std::string file) {
+    std::ofstream(box.folder / "damaged", std::ios::binary) << file;
+    return box.run("mnist sample --out kept.png --model damaged");
+  };
+  check_refused(damaged(bytes.substr(0, bytes.size() - 1)), 1, "damaged is damaged");
+  check_refused(damaged(std::string(7, '\0') + '\x80' + bytes.substr(8)), 1, "more than the format allows");  // 2^63
+  check_refused(damaged(bytes + "x"), 1, "damaged is damaged");
+  std::string edited = bytes;
+  edited.replace(edited.find("\"data_offsets\":["), 17, "\"data_offsets\":[-");
+  check_refused(damaged(edited), 1, "damaged is damaged");
+  CHECK(read(box.folder / "kept.png") == "earlier");
+}
+
+TEST_CASE("mnist: pictures that cannot be written, and a disk that fills up under one") {
+  const Sandbox box;
+  run(box, train + "--steps 3 --out run");
+  fs::create_directories(box.folder / "folder");
+  for (const std::string command : {"evaluate --limit 1", "sample --count 1", "complete --index 0"})
+    for (const std::string out : {"missing/x.png", "folder", "stdout/x.png", "/proc/x.png"}) {
+      CAPTURE(command);
+      CAPTURE(out);
+      check_refused(box.run("mnist " + command + " --model run --out " + out), 1, out);
+    }
+  const std::string sample = "mnist sample --model run --threads 1 --out x.png --count ";
+  run(box, sample + "1");
+  const std::string before = read(box.folder / "x.png");
+  check_refused(box.run(sample + "64", 600), 1, "cannot write x.png");
+  CHECK(read(box.folder / "x.png") == before);
+  CHECK_FALSE(fs::exists(box.folder / "x.png.partial"));
+
+  // A run folder whose subfolder is in the way.
+  const std::string last = read(box.folder / "run" / "last.safetensors");
+  fs::remove_all(box.folder / "run" / "samples");
+  std::ofstream(box.folder / "run" / "samples") << "not a folder";
+  check_refused(box.run("mnist train --resume --steps 6 --out run"), 1, "run/samples");
+  CHECK(read(box.folder / "run" / "last.safetensors") == last);
+}
+
+TEST_CASE("mnist train: a loss that is not a number names the step; the last good checkpoint stays") {
+  const Sandbox box;
+  const std::string explode = train + "--lr 100 --weight-decay 1 --evaluate-every 1000 --steps 500 --out ";
+  const Result result = box.run(explode + "run --save-every 2");
+  check_refused(result, 1, " at step ");
+  const size_t holds = result.err.find("last.safetensors holds step ");
+  REQUIRE(holds != std::string::npos);
+  const int step = std::stoi(result.err.substr(holds + 28));
+  const SafeTensors last = load_safetensors(box.folder / "run" / "last.safetensors");
+  CHECK(contains(last.metadata.at("standing"), "\"step\":" + std::to_string(step)));
+  for (const auto& [name, tensor] : last.tensors) {
+    CAPTURE(name);
+    const std::vector<float> values = tensor.to_vector();
+    if (!name.starts_with("optimizer."))
+      CHECK(std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }));
+  }
+  CHECK_FALSE(fs::exists(box.folder / "run" / "last.safetensors.partial"));
+
+  check_refused(box.run(explode + "unsaved --save-every 1000"), 1, "nothing was saved yet");
+  CHECK_FALSE(fs::exists(box.folder / "unsaved" / "last.safetensors"));
+}
+
+}  // namespace
+}  // namespace runnel::test

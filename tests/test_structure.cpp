@@ -1,0 +1,157 @@
+// The source tree keeps its own rules: who includes whom, what belongs to an op, what the device contract promises.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <regex>
+#include <set>
+
+#include "tests/check.h"
+
+using namespace runnel::test;
+
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::set<std::string>;
+
+const fs::path root = RUNNEL_SOURCE_DIR;
+
+struct Rule {
+  Names folders;  // whose headers this folder may include
+  Names headers;  // in angle brackets, besides the standard library's and the system's
+};
+// cuda may also include ops/kernels.h and what that includes; tests may include anything.
+const std::map<std::string, Rule> rules = {
+    {"engine", {{"engine"}, {}}},
+    {"ops", {{"engine", "ops"}, {"dnnl.hpp"}}},
+    {"cuda", {{"cuda"}, {}}},
+    {"models", {{"engine", "ops", "models"}, {"nlohmann/json.hpp"}}},
+    {"datasets", {{"engine", "datasets"}, {"zlib.h"}}},
+    {"apps",
+     {{"engine", "ops", "cuda", "models", "datasets", "apps"},
+      {"CLI/CLI.hpp", "fmt/format.h", "nlohmann/json.hpp", "stb/stb_image_write.h"}}},
+};
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  REQUIRE_MESSAGE(file.is_open(), "cannot read " << path.string());
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// All files below a folder of these types, as paths from the root.
+Names files(const std::string& folder, const Names& types) {
+  Names found;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root / folder))
+    if (types.contains(entry.path().extension())) found.insert(fs::relative(entry.path(), root).generic_string());
+  return found;
+}
+Names sources(const std::string& folder) { return files(folder, {".h", ".cpp", ".cu", ".cuh"}); }
+
+// Each match of an expression in a text; ^ is the beginning of a line.
+std::vector<std::smatch> matches(const std::string& text, const char* expression) {
+  const std::regex regex(expression, std::regex::ECMAScript | std::regex::multiline);
+  return {std::sregex_iterator(text.begin(), text.end(), regex), {}};
+}
+
+struct Include {
+  bool quoted;
+  std::string name;
+};
+std::vector<Include> includes(const std::string& file) {
+  std::vector<Include> found;
+  const std::string text = read(root / file);
+  for (const std::smatch& m : matches(text, R"(^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+))"))
+    found.push_back({m.str(1) == "\"", m.str(2)});
+  return found;
+}
+
+// A header of ours and every header of ours that comes with it.
+void add_with_includes(Names& all, const std::string& header) {
+  if (!all.insert(header).second) return;
+  for (const Include& include : includes(header))
+    if (include.quoted) add_with_includes(all, include.name);
+}
+
+bool is_standard_or_system(const std::string& header) {
+  static const Names system = {"fcntl.h", "omp.h", "spawn.h", "unistd.h"};
+  return header.find('.') == std::string::npos || header.starts_with("sys/") || system.contains(header);
+}
+
+Names ops() {
+  const std::string cmake = read(root / "CMakeLists.txt");
+  const auto list = matches(cmake, R"(^set\(OPS\s([^)]*)\))");
+  REQUIRE(list.size() == 1);
+  std::istringstream words(list[0].str(1));
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
+// The functions without a result that a file defines, with their namespaces: runnel::cpu::scale.
+void add_definitions(Names& all, const std::string& file) {
+  std::vector<std::string> scopes{""};
+  const std::string text = read(root / file);
+  for (const std::smatch& m :
+       matches(text, R"(^namespace ?([\w:]*) \{|^\}  // (namespace)|^void ([\w:]+)\([^;{]*\) \{)")) {
+    if (m[3].matched)
+      all.insert(scopes.back() + m.str(3));
+    else if (m[2].matched)
+      scopes.pop_back();
+    else
+      scopes.push_back(scopes.back() + m.str(1) + "::");
+    REQUIRE_FALSE(scopes.empty());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("structure: folders include only those below them") {
+  Names contract;
+  add_with_includes(contract, "ops/kernels.h");
+  for (const auto& [folder, rule] : rules)
+    for (const std::string& file : sources(folder))
+      for (const auto& [quoted, name] : includes(file)) {
+        const bool allowed = quoted ? rule.folders.contains(name.substr(0, name.find('/'))) ||
+                                          (folder == "cuda" && contract.contains(name))
+                                    : is_standard_or_system(name) || rule.headers.contains(name);
+        CHECK_MESSAGE(allowed, file << " must not include " << name);
+      }
+}
+
+TEST_CASE("structure: every folder explains itself") {
+  for (const auto& [folder, rule] : rules) CHECK_MESSAGE(fs::exists(root / folder / "README.md"), folder);
+  CHECK(fs::exists(root / "tests/README.md"));
+}
+
+TEST_CASE("structure: every op has its kernels and its test, and every source file is built") {
+  Names built;
+  for (const std::string& op : ops()) {
+    built.insert({"ops/" + op + ".cpp", "tests/test_" + op + ".cpp"});
+    CHECK_MESSAGE(fs::exists(root / "ops" / (op + ".cpp")), op);
+    CHECK_MESSAGE(fs::exists(root / "tests" / ("test_" + op + ".cpp")), op);
+  }
+  const std::string cmake = read(root / "CMakeLists.txt");
+  for (const std::smatch& m : matches(cmake, R"([a-z]+/\w+\.cpp)")) built.insert(m.str());
+  for (const std::string folder : {"engine", "ops", "models", "datasets", "apps", "tests"})
+    for (const std::string& file : files(folder, {".cpp"}))
+      CHECK_MESSAGE(built.contains(file), file << " is not in CMakeLists.txt");
+}
+
+TEST_CASE("structure: every kernel of the contract is defined on the CPU") {
+  Names defined;
+  for (const std::string folder : {"engine", "ops"})
+    for (const std::string& file : files(folder, {".cpp"})) add_definitions(defined, file);
+  for (const std::string header : {"engine/device.h", "ops/kernels.h"}) {
+    const std::string text = read(root / header);
+    const auto kernels = matches(text, R"(^KERNEL\((\w+)\()");
+    CHECK_FALSE(kernels.empty());
+    for (const std::smatch& m : kernels)
+      CHECK_MESSAGE(defined.contains("runnel::cpu::" + m.str(1)), header << ": " << m.str(1));
+  }
+}
+
+TEST_CASE("structure: only engine/device knows whether there is CUDA") {  // and tests, which may know anything
+  for (const auto& [folder, rule] : rules)
+    for (const std::string& file : sources(folder))
+      if (!file.starts_with("engine/device."))
+        CHECK_MESSAGE(read(root / file).find("RUNNEL_WITH_CUDA") == std::string::npos, file);
+}
