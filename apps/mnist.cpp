@@ -203,13 +203,16 @@ int train_mnist(MnistSettings& s) {
 struct Use {
   Checkpoint checkpoint;
   int64_t side;
+  std::string data;  // that it was trained on
   fs::path out;
 
-  Use(const UseOptions& o, const char* picture_name)
-      : checkpoint(load_checkpoint(
-            (check<UsageError>(!o.model.empty(), "--model is needed: a run folder or a .safetensors file"), o.model),
-            "mnist")) {
-    side = checkpoint.config.value("side", int64_t{0});
+  Use(const UseOptions& o, const char* picture_name) : checkpoint(load_checkpoint(o.model, "mnist")) {
+    try {
+      checkpoint.config.at("side").get_to(side);
+      checkpoint.config.at("data").get_to(data);
+    } catch (const nlohmann::json::exception&) {
+      fail(checkpoint.path.string(), " is damaged: it does not say what images it was trained on");
+    }
     const TransformerConfig& c = checkpoint.model.config();
     check(side * side == c.max_length + 1 && c.vocabulary == 256 && c.outputs == 3 * components,
           checkpoint.path.string(), ": not a model of images of ", side, " x ", side);
@@ -218,9 +221,7 @@ struct Use {
     check(access(folder.c_str(), W_OK) == 0 && !fs::is_directory(out), "--out ", out.string(), ": cannot be written");
   }
 
-  ImageSet test_images(const std::string& data) const {
-    return load(data.empty() ? checkpoint.config.value("data", std::string()) : data, Split::test, side);
-  }
+  ImageSet test_images(const std::string& given) const { return load(given.empty() ? data : given, Split::test, side); }
 };
 
 double seconds_since(std::chrono::steady_clock::time_point start) {

@@ -34,12 +34,12 @@ Precision precision();
 // KERNEL(scale_forward(float* y, const float* x, float s, int64_t n)) declares runnel::cpu::scale_forward and
 // runnel::cuda::scale_forward. DISPATCH(device, scale_forward(y, x, s, n)) calls the one that `device` names. Without
 // CUDA the second is declared and never named, so nothing has to be stubbed.
-#define KERNEL(...)     \
-  namespace cpu {       \
-  void __VA_ARGS__;     \
-  }                     \
-  namespace cuda {      \
-  void __VA_ARGS__;     \
+#define KERNEL(...) \
+  namespace cpu {   \
+  void __VA_ARGS__; \
+  }                 \
+  namespace cuda {  \
+  void __VA_ARGS__; \
   }
 
 #if RUNNEL_WITH_CUDA

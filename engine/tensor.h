@@ -21,9 +21,9 @@ class Shape {
 
   int rank() const { return rank_; }
   int64_t operator[](int axis) const { return sizes_[static_cast<size_t>(axis < 0 ? rank_ + axis : axis)]; }
-  int64_t size() const;                    // number of elements; 1 for rank 0
-  Shape with_last(int64_t size) const;     // the same shape with another last axis
-  Shape without_last() const;              // all axes but the last: the shape of its rows
+  int64_t size() const;                 // number of elements; 1 for rank 0
+  Shape with_last(int64_t size) const;  // the same shape with another last axis
+  Shape without_last() const;           // all axes but the last: the shape of its rows
   bool operator==(const Shape&) const = default;
 
  private:
@@ -62,7 +62,7 @@ class Array {
   Device device() const { return storage_ ? storage_->device() : Device::cpu; }
   T* data() { return storage_ ? static_cast<T*>(storage_->data()) : nullptr; }
   const T* data() const { return storage_ ? static_cast<const T*>(storage_->data()) : nullptr; }
-  std::vector<T> to_vector() const;  // copied to the host
+  std::vector<T> to_vector() const;    // copied to the host
   Array viewed_as(Shape shape) const;  // the same storage under another shape
 
  protected:

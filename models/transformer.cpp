@@ -174,8 +174,7 @@ Tensor RecurrentTransformer::step(const Indices& tokens) {
     x = run_layer((*layers_)[n], x, attention, 0, {});
   }
   ++position_;
-  return reshape(model_->predictor_(layer_norm(x, model_->norm_.weight, model_->norm_.bias)),
-                 Shape{batch_, c.outputs});
+  return reshape(model_->predictor_(layer_norm(x, model_->norm_.weight, model_->norm_.bias)), Shape{batch_, c.outputs});
 }
 
 RecurrentTransformer RecurrentTransformer::select(const std::vector<int64_t>& from) const {

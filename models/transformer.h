@@ -1,6 +1,6 @@
-// The authors' autoregressive transformer: tokens -> learned embedding beside fixed sinusoids -> post-norm encoder layers
-// with causal attention -> final layer norm -> a linear predictor. Two forms on the same parameters: Transformer sees
-// whole sequences (training, evaluation), RecurrentTransformer one position at a time (sampling, eq. 16-20).
+// The authors' autoregressive transformer: tokens -> learned embedding beside fixed sinusoids -> post-norm encoder
+// layers with causal attention -> final layer norm -> a linear predictor. Two forms on the same parameters: Transformer
+// sees whole sequences (training, evaluation), RecurrentTransformer one position at a time (sampling, eq. 16-20).
 #pragma once
 #include <memory>
 #include <optional>

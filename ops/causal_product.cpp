@@ -41,8 +41,8 @@ void right_product(float* y, const float* s, const float* x, int64_t e, int64_t 
 
 }  // namespace
 
-void cpu::causal_product_forward(float* y, const float* q, const float* k, const float* v, int64_t batch, int64_t length,
-                                 int64_t heads, int64_t e, int64_t m) {
+void cpu::causal_product_forward(float* y, const float* q, const float* k, const float* v, int64_t batch,
+                                 int64_t length, int64_t heads, int64_t e, int64_t m) {
 #pragma omp parallel for collapse(2) schedule(static)
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t h = 0; h < heads; ++h) {

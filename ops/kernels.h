@@ -35,9 +35,9 @@ KERNEL(gelu_backward(float* dx, const float* dy, const float* x, int64_t n))
 KERNEL(elu_plus_one_forward(float* y, const float* x, int64_t n))
 KERNEL(elu_plus_one_backward(float* dx, const float* dy, const float* y, int64_t n))
 
-// y[i] = x[i] / (1 - p) where the key's 16-bit number i is at least round(p 2^16), else 0. Its own gradient. Number i is
-// (key.bits(i / 2) >> 16 (i % 2)) & 0xffff: eight to a Philox block, the low half of a word first. i counts elements of
-// the whole tensor, in this kernel and in all others that drop.
+// y[i] = x[i] / (1 - p) where the key's 16-bit number i is at least round(p 2^16), else 0. Its own gradient. Number i
+// is (key.bits(i / 2) >> 16 (i % 2)) & 0xffff: eight to a Philox block, the low half of a word first. i counts elements
+// of the whole tensor, in this kernel and in all others that drop.
 KERNEL(dropout(float* y, const float* x, int64_t n, Dropout dropout))
 
 // --- matrix products --------------------------------------------------------------------------------------------
@@ -122,8 +122,8 @@ KERNEL(linear_attention_backward(float* dq, float* dk, float* dv, const float* d
 // RAdam (Liu et al. 2020) as the authors train: see radam.cpp. parameter, m, v are read and written.
 struct RAdamStep {
   double beta1, beta2, eps;
-  double decay;              // parameter -= decay parameter
-  double size;               // parameter -= size m / (adaptive ? sqrt(v) + eps : 1)
+  double decay;  // parameter -= decay parameter
+  double size;   // parameter -= size m / (adaptive ? sqrt(v) + eps : 1)
   bool adaptive;
   double clip, global_clip;  // largest norm of this gradient, and of all together; 0: any
 };

@@ -19,15 +19,15 @@ namespace cpu {
 struct PackedColumns;
 }
 
-Tensor add(const Tensor& a, const Tensor& b);                // [...] [...] -> [...]
-Tensor scale(const Tensor& x, float s);                      // [...] -> [...]
-Tensor add_bias(const Tensor& x, const Tensor& b);           // [...,D] [D] -> [...,D]
-Tensor relu(const Tensor& x);                                // [...] -> [...]
-Tensor gelu(const Tensor& x);                                // [...] -> [...], exact (erf)
-Tensor elu_plus_one(const Tensor& x);                        // [...] -> [...], eq. 7
-Tensor dropout(const Tensor& x, Dropout dropout);            // [...] -> [...]
-Tensor reshape(const Tensor& x, Shape shape);                // the same numbers, the same storage
-Tensor sum(const Tensor& x);                                 // [...] -> []
+Tensor add(const Tensor& a, const Tensor& b);       // [...] [...] -> [...]
+Tensor scale(const Tensor& x, float s);             // [...] -> [...]
+Tensor add_bias(const Tensor& x, const Tensor& b);  // [...,D] [D] -> [...,D]
+Tensor relu(const Tensor& x);                       // [...] -> [...]
+Tensor gelu(const Tensor& x);                       // [...] -> [...], exact (erf)
+Tensor elu_plus_one(const Tensor& x);               // [...] -> [...], eq. 7
+Tensor dropout(const Tensor& x, Dropout dropout);   // [...] -> [...]
+Tensor reshape(const Tensor& x, Shape shape);       // the same numbers, the same storage
+Tensor sum(const Tensor& x);                        // [...] -> []
 
 // op(a) op(b)
 Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a = false, bool transpose_b = false);  // 2-D

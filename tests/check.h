@@ -16,10 +16,10 @@
 namespace runnel::test {
 
 // Tolerances are reasons. Each is relative to the largest magnitude in the reference.
-constexpr double exact = 0;           // the same float operations in the same order
-constexpr double rounding = 1e-6;     // a few float operations per element
-constexpr double reduction = 1e-5;    // sums of up to some thousand floats in another order
-constexpr double four_point = 2e-3;   // differences of float outputs: measured 4e-6 to 2e-4, larger near float's end
+constexpr double exact = 0;          // the same float operations in the same order
+constexpr double rounding = 1e-6;    // a few float operations per element
+constexpr double reduction = 1e-5;   // sums of up to some thousand floats in another order
+constexpr double four_point = 2e-3;  // differences of float outputs: measured 4e-6 to 2e-4, larger near float's end
 
 inline std::vector<Device> devices() { return {Device::cpu}; }
 

@@ -186,6 +186,11 @@ TEST_CASE("copy train: a loss that is not a number names the step; the last good
     if (!name.starts_with("optimizer."))
       CHECK(std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }));
   }
+  fs::remove_all(box.folder / "run");
+  check_refused(box.run(train + "--steps 500 --lr 100 --weight-decay 1 --schedule constant --evaluate-every 1000 "
+                                "--save-every 1000 --out run"),
+                1, "; nothing was saved yet");
+  CHECK_FALSE(fs::exists(box.folder / "run" / "last.safetensors"));
 }
 
 TEST_CASE("copy train: --dry-run says what it would take and writes nothing") {

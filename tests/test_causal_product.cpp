@@ -5,9 +5,14 @@ using namespace runnel::test;
 
 TEST_CASE("causal_product equals its definition, sum_{j<=i} (q_i . k_j) v_j") {
   for (const Device device : devices())
-    for (const auto& [b, l, h, e, m] :
-         {std::array<int64_t, 5>{1, 1, 1, 1, 1}, {2, 31, 3, 5, 7}, {1, 65, 2, 33, 3}, {3, 4, 1, 1, 31}, {2, 0, 1, 3, 3}}) {
-      CAPTURE(l); CAPTURE(e); CAPTURE(m);
+    for (const auto& [b, l, h, e, m] : {std::array<int64_t, 5>{1, 1, 1, 1, 1},
+                                        {2, 31, 3, 5, 7},
+                                        {1, 65, 2, 33, 3},
+                                        {3, 4, 1, 1, 31},
+                                        {2, 0, 1, 3, 3}}) {
+      CAPTURE(l);
+      CAPTURE(e);
+      CAPTURE(m);
       const Tensor q = random_tensor(Shape{b, l, h, e}, 1, -1, 1, device);
       const Tensor k = random_tensor(Shape{b, l, h, e}, 2, -1, 1, device);
       const Tensor v = random_tensor(Shape{b, l, h, m}, 3, -1, 1, device);
@@ -30,9 +35,10 @@ TEST_CASE("causal_product equals its definition, sum_{j<=i} (q_i . k_j) v_j") {
 
 TEST_CASE("causal_product's gradients") {
   for (const Device device : devices())
-    check_gradients([](const auto& x) { return causal_product(x[0], x[1], x[2]); },
-                    {random_tensor(Shape{2, 5, 3, 4}, 1, -1, 1, device), random_tensor(Shape{2, 5, 3, 4}, 2, -1, 1, device),
-                     random_tensor(Shape{2, 5, 3, 2}, 3, -1, 1, device)});
+    check_gradients(
+        [](const auto& x) { return causal_product(x[0], x[1], x[2]); },
+        {random_tensor(Shape{2, 5, 3, 4}, 1, -1, 1, device), random_tensor(Shape{2, 5, 3, 4}, 2, -1, 1, device),
+         random_tensor(Shape{2, 5, 3, 2}, 3, -1, 1, device)});
 }
 
 TEST_CASE("causal_product keeps nothing but its inputs and output, and its extra memory does not grow with L") {
@@ -56,9 +62,15 @@ TEST_CASE("causal_product keeps nothing but its inputs and output, and its extra
 
 TEST_CASE("causal_product names the shapes that do not match") {
   const Tensor q = random_tensor(Shape{2, 8, 3, 5}, 1);
-  check_fails([&] { causal_product(q, q, random_tensor(Shape{2, 7, 3, 4}, 2)); },
-              "causal_product: v [2,7,3,4] does not match q [2,8,3,5]");
-  check_fails([&] { causal_product(q, random_tensor(Shape{2, 8, 3, 4}, 2), q); },
-              "causal_product: k [2,8,3,4] does not match q [2,8,3,5]");
+  check_fails(
+      [&] {
+        causal_product(q, q, random_tensor(Shape{2, 7, 3, 4}, 2));
+      },
+      "causal_product: v [2,7,3,4] does not match q [2,8,3,5]");
+  check_fails(
+      [&] {
+        causal_product(q, random_tensor(Shape{2, 8, 3, 4}, 2), q);
+      },
+      "causal_product: k [2,8,3,4] does not match q [2,8,3,5]");
   check_fails([&] { causal_product(reshape(q, Shape{6, 8, 5}), q, q); }, "is not [B,L,H,E]");
 }

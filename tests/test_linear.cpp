@@ -12,7 +12,8 @@ std::vector<double> reference(const Tensor& x, const Tensor& w, const Tensor& b,
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t j = 0; j < out; ++j) {
       double total = b ? db[static_cast<size_t>(j)] : 0;
-      for (int64_t i = 0; i < in; ++i) total += dx[static_cast<size_t>(r * in + i)] * dw[static_cast<size_t>(j * in + i)];
+      for (int64_t i = 0; i < in; ++i)
+        total += dx[static_cast<size_t>(r * in + i)] * dw[static_cast<size_t>(j * in + i)];
       y[static_cast<size_t>(r * out + j)] = relu ? std::max(total, 0.0) : total;
     }
   return y;
@@ -26,11 +27,16 @@ TEST_CASE("linear equals its definition, from one row to several panels, wide an
       for (const auto& [out, in] : {std::array<int64_t, 2>{1, 1}, {33, 65}, {65, 33}, {3, 200}, {16, 16}})
         for (const bool relu : {false, true})
           for (const bool bias : {false, true}) {
-            CAPTURE(rows); CAPTURE(out); CAPTURE(in); CAPTURE(relu); CAPTURE(bias);
+            CAPTURE(rows);
+            CAPTURE(out);
+            CAPTURE(in);
+            CAPTURE(relu);
+            CAPTURE(bias);
             const Tensor x = random_tensor(Shape{rows, in}, 1, -1, 1, device);
             const Tensor w = random_tensor(Shape{out, in}, 2, -1, 1, device);
             const Tensor b = bias ? random_tensor(Shape{out}, 3, -1, 1, device) : Tensor();
-            check_close(linear(x, w, b, relu ? Activation::relu : Activation::none), reference(x, w, b, relu), rounding);
+            check_close(linear(x, w, b, relu ? Activation::relu : Activation::none), reference(x, w, b, relu),
+                        rounding);
           }
 }
 
@@ -48,13 +54,18 @@ TEST_CASE("linear's gradients") {
   for (const Device device : devices())
     for (const auto& [rows, out, in] : {std::array<int64_t, 3>{3, 5, 7}, {3, 7, 5}, {270, 4, 3}, {1, 3, 3}})
       for (const float p : {0.0f, 0.4f}) {
-        CAPTURE(rows); CAPTURE(out); CAPTURE(in); CAPTURE(p);
+        CAPTURE(rows);
+        CAPTURE(out);
+        CAPTURE(in);
+        CAPTURE(p);
         const Tensor x = random_tensor(Shape{rows, in}, 1, -1, 1, device);
         const Tensor w = random_tensor(Shape{out, in}, 2, -1, 1, device);
         const Tensor b = random_tensor(Shape{out}, 3, -1, 1, device);
         const Dropout drop{p, Key{9}};
-        check_gradients([&](const auto& in_) { return linear(in_[0], in_[1], in_[2], Activation::none, drop); }, {x, w, b});
-        check_gradients([&](const auto& in_) { return linear(in_[0], in_[1], Tensor(), Activation::none, drop); }, {x, w});
+        check_gradients([&](const auto& in_) { return linear(in_[0], in_[1], in_[2], Activation::none, drop); },
+                        {x, w, b});
+        check_gradients([&](const auto& in_) { return linear(in_[0], in_[1], Tensor(), Activation::none, drop); },
+                        {x, w});
         // A bias of +-4 keeps relu off its kink, on either side of it.
         std::vector<float> far(static_cast<size_t>(out));
         for (size_t j = 0; j < far.size(); ++j) far[j] = j % 2 ? 4.0f : -4.0f;
@@ -67,7 +78,9 @@ TEST_CASE("packed weights change nothing but the order of sums") {
   for (const Device device : devices())
     for (const int64_t rows : {0, 1, 3, 8, 65})
       for (const auto& [out, in] : {std::array<int64_t, 2>{1, 1}, {33, 65}, {65, 33}, {256, 64}}) {
-        CAPTURE(rows); CAPTURE(out); CAPTURE(in);
+        CAPTURE(rows);
+        CAPTURE(out);
+        CAPTURE(in);
         const Tensor x = random_tensor(Shape{rows, in}, 1, -1, 1, device);
         const Tensor w = random_tensor(Shape{out, in}, 2, -1, 1, device);
         const Tensor b = random_tensor(Shape{out}, 3, -1, 1, device);

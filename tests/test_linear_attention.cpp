@@ -11,8 +11,14 @@ struct Case {
   int64_t b, l, h, e, m;
   Tensor q, k, v;
   Case(int64_t batch, int64_t length, int64_t heads, int64_t feature, int64_t value, Device device)
-      : b(batch), l(length), h(heads), e(feature), m(value), q(random_tensor(Shape{b, l, h, e}, 1, -2, 2, device)),
-        k(random_tensor(Shape{b, l, h, e}, 2, -2, 2, device)), v(random_tensor(Shape{b, l, h, m}, 3, -2, 2, device)) {}
+      : b(batch),
+        l(length),
+        h(heads),
+        e(feature),
+        m(value),
+        q(random_tensor(Shape{b, l, h, e}, 1, -2, 2, device)),
+        k(random_tensor(Shape{b, l, h, e}, 2, -2, 2, device)),
+        v(random_tensor(Shape{b, l, h, m}, 3, -2, 2, device)) {}
   size_t at(int64_t n, int64_t i, int64_t head, int64_t width, int64_t c) const {
     return static_cast<size_t>(((n * l + i) * h + head) * width + c);
   }
@@ -51,7 +57,8 @@ Tensor positions(const Tensor& x, int64_t begin, int64_t end) {
 }
 
 AttentionState zero_state(const Case& x) {
-  return {Tensor::full(Shape{x.b, x.h, x.e, x.m}, 0, x.q.device()), Tensor::full(Shape{x.b, x.h, x.e}, 0, x.q.device())};
+  return {Tensor::full(Shape{x.b, x.h, x.e, x.m}, 0, x.q.device()),
+          Tensor::full(Shape{x.b, x.h, x.e}, 0, x.q.device())};
 }
 
 // The same from the parts that Algorithm 1 leaves to autodiff: causal_product, its normaliser as one more column of v.
@@ -59,17 +66,20 @@ Tensor composed(const Tensor& q, const Tensor& k, const Tensor& v_and_one) {
   return causal_product(elu_plus_one(q), elu_plus_one(k), v_and_one);
 }
 
-const std::vector<std::array<int64_t, 5>> shapes = {{1, 1, 1, 1, 1},    {2, 31, 3, 5, 7},    {1, 65, 2, 33, 3},
-                                                    {3, 33, 1, 1, 31},  {1, 130, 1, 32, 32}, {2, 100, 2, 16, 48},
-                                                    {5, 3, 7, 65, 64},  {1, 1000, 1, 17, 9}, {2, 64, 4, 32, 32},
-                                                    {1, 40, 3, 256, 200}};
+const std::vector<std::array<int64_t, 5>> shapes = {
+    {1, 1, 1, 1, 1},     {2, 31, 3, 5, 7},  {1, 65, 2, 33, 3},   {3, 33, 1, 1, 31},  {1, 130, 1, 32, 32},
+    {2, 100, 2, 16, 48}, {5, 3, 7, 65, 64}, {1, 1000, 1, 17, 9}, {2, 64, 4, 32, 32}, {1, 40, 3, 256, 200}};
 
 }  // namespace
 
 TEST_CASE("linear_attention equals its definition") {
   for (const Device device : devices())
     for (const auto& [b, l, h, e, m] : shapes) {
-      CAPTURE(b); CAPTURE(l); CAPTURE(h); CAPTURE(e); CAPTURE(m);
+      CAPTURE(b);
+      CAPTURE(l);
+      CAPTURE(h);
+      CAPTURE(e);
+      CAPTURE(m);
       const Case x(b, l, h, e, m, device);
       check_close(linear_attention(x.q, x.k, x.v), reference(x), reduction);
     }
@@ -79,7 +89,9 @@ TEST_CASE("linear_attention's gradients by four-point differences") {
   for (const Device device : devices())
     for (const auto& [b, l, h, e, m] :
          {std::array<int64_t, 5>{2, 5, 3, 4, 2}, {1, 1, 1, 3, 2}, {1, 70, 1, 3, 5}, {1, 35, 3, 17, 4}}) {
-      CAPTURE(l); CAPTURE(e); CAPTURE(m);
+      CAPTURE(l);
+      CAPTURE(e);
+      CAPTURE(m);
       Case x(b, l, h, e, m, device);
       // phi' jumps from 1 to 1 at 0, but phi'' does not exist there: keep off.
       const auto off_zero = [](const Tensor& t) {
@@ -95,7 +107,11 @@ TEST_CASE("linear_attention's gradients by four-point differences") {
 TEST_CASE("linear_attention's gradients equal those of causal_product, elu_plus_one and a division by hand") {
   for (const Device device : devices())
     for (const auto& [b, l, h, e, m] : shapes) {
-      CAPTURE(b); CAPTURE(l); CAPTURE(h); CAPTURE(e); CAPTURE(m);
+      CAPTURE(b);
+      CAPTURE(l);
+      CAPTURE(h);
+      CAPTURE(e);
+      CAPTURE(m);
       Case x(b, l, h, e, m, device);
       const Tensor c = random_tensor(x.v.shape(), 4, -1, 1, device);
       const auto gradients = [&](const Tensor& y, const Tensor& cotangent, Tape& tape) {
@@ -209,10 +225,16 @@ TEST_CASE("linear_attention's memory beyond inputs, output and gradients does no
 
 TEST_CASE("linear_attention names the shapes that do not match") {
   const Tensor q = random_tensor(Shape{2, 8, 3, 5}, 1);
-  check_fails([&] { linear_attention(q, q, random_tensor(Shape{2, 7, 3, 4}, 2)); },
-              "linear_attention: v [2,7,3,4] does not match q [2,8,3,5]");
-  check_fails([&] { linear_attention(q, random_tensor(Shape{2, 8, 3, 4}, 2), q); },
-              "linear_attention: k [2,8,3,4] does not match q [2,8,3,5]");
+  check_fails(
+      [&] {
+        linear_attention(q, q, random_tensor(Shape{2, 7, 3, 4}, 2));
+      },
+      "linear_attention: v [2,7,3,4] does not match q [2,8,3,5]");
+  check_fails(
+      [&] {
+        linear_attention(q, random_tensor(Shape{2, 8, 3, 4}, 2), q);
+      },
+      "linear_attention: k [2,8,3,4] does not match q [2,8,3,5]");
   AttentionState state{Tensor::full(Shape{2, 3, 5, 4}, 0), Tensor::full(Shape{2, 3, 5}, 0)};
   check_fails([&] { linear_attention(q, q, q, &state); }, "linear_attention: the state does not match");
 }

@@ -11,8 +11,8 @@ std::vector<double> reference(const Tensor& a, const Tensor& b, bool ta, bool tb
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j)
       for (int64_t l = 0; l < k; ++l)
-        c[static_cast<size_t>(i * n + j)] += x[static_cast<size_t>(ta ? l * m + i : i * k + l)] *
-                                             y[static_cast<size_t>(tb ? j * k + l : l * n + j)];
+        c[static_cast<size_t>(i * n + j)] +=
+            x[static_cast<size_t>(ta ? l * m + i : i * k + l)] * y[static_cast<size_t>(tb ? j * k + l : l * n + j)];
   return c;
 }
 
@@ -23,7 +23,11 @@ TEST_CASE("matmul equals the triple loop with either operand transposed") {
     for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 1, 1}, {3, 31, 33}, {65, 1, 3}, {33, 65, 31}, {2, 3, 0}})
       for (const bool ta : {false, true})
         for (const bool tb : {false, true}) {
-          CAPTURE(m); CAPTURE(n); CAPTURE(k); CAPTURE(ta); CAPTURE(tb);
+          CAPTURE(m);
+          CAPTURE(n);
+          CAPTURE(k);
+          CAPTURE(ta);
+          CAPTURE(tb);
           const Tensor a = random_tensor(ta ? Shape{k, m} : Shape{m, k}, 1, -1, 1, device);
           const Tensor b = random_tensor(tb ? Shape{n, k} : Shape{k, n}, 2, -1, 1, device);
           check_close(matmul(a, b, ta, tb), reference(a, b, ta, tb, m, n, k), rounding);
