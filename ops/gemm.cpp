@@ -24,9 +24,9 @@ memory::data_type operand_type() {
   return precision() == Precision::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
 }
 
-// Row-major with rows `stride` apart, or the transpose of such a matrix.
-memory::desc matrix(int64_t rows, int64_t columns, memory::data_type type, int64_t stride, bool transposed = false) {
-  return {{rows, columns}, type, transposed ? memory::dims{1, stride} : memory::dims{stride, 1}};
+// Row-major, or the transpose of a row-major matrix.
+memory::desc matrix(int64_t rows, int64_t columns, memory::data_type type, bool transposed = false) {
+  return {{rows, columns}, type, transposed ? memory::format_tag::ba : memory::format_tag::ab};
 }
 
 dnnl::matmul::primitive_desc plan(const memory::desc& a, const memory::desc& b, const memory::desc& c, bool add) {
@@ -96,14 +96,14 @@ struct PackedMatrix::Layout {
   Storage storage;
 };
 
-PackedMatrix::PackedMatrix(const float* b, int64_t k, int64_t n, int64_t stride, bool transposed) {
+PackedMatrix::PackedMatrix(const float* b, int64_t k, int64_t n, bool transposed) {
   constexpr int64_t typical_rows = 128;
   const memory::data_type type = operand_type();
   const memory::desc any({k, n}, type, memory::format_tag::any);
-  const memory::desc best = plan(matrix(typical_rows, k, type, k), any,
-                                 matrix(typical_rows, n, memory::data_type::f32, n), false).weights_desc();
+  const memory::desc best = plan(matrix(typical_rows, k, type), any,
+                                 matrix(typical_rows, n, memory::data_type::f32), false).weights_desc();
   layout_.reset(new Layout{k, n, best, {best.get_size(), Device::cpu}});
-  memory plain(matrix(k, n, memory::data_type::f32, stride, transposed), engine(), const_cast<float*>(b));
+  memory plain(matrix(k, n, memory::data_type::f32, transposed), engine(), const_cast<float*>(b));
   memory packed(best, engine(), layout_->storage.data());
   dnnl::stream stream(engine());
   dnnl::reorder(plain, packed).execute(stream, plain, packed);
@@ -112,14 +112,14 @@ PackedMatrix::PackedMatrix(const float* b, int64_t k, int64_t n, int64_t stride,
 PackedMatrix::~PackedMatrix() = default;
 PackedMatrix::PackedMatrix(PackedMatrix&&) noexcept = default;
 
-void PackedMatrix::multiply(float* c, const Operand& a, int64_t m, int64_t stride) const {
+void PackedMatrix::multiply(float* c, const Operand& a, int64_t m) const {
   const auto& [k, n, desc, storage] = *layout_;
-  static thread_local std::map<std::tuple<Precision, int64_t, int64_t, int64_t, int64_t>, Product> products;
-  const auto key = std::make_tuple(precision(), m, n, k, stride);
+  static thread_local std::map<std::tuple<Precision, int64_t, int64_t, int64_t>, Product> products;
+  const auto key = std::make_tuple(precision(), m, n, k);
   auto product = products.find(key);
   if (product == products.end())
-    product = products.emplace(key, Product(plan(matrix(m, k, operand_type(), k), desc,
-                                                 matrix(m, n, memory::data_type::f32, stride), false))).first;
+    product = products.emplace(key, Product(plan(matrix(m, k, operand_type()), desc,
+                                                 matrix(m, n, memory::data_type::f32), false))).first;
   product->second.run(c, a.data(), storage.data());
 }
 
@@ -128,9 +128,9 @@ void add_product(float* c, const Operand& a, const Operand& b, int64_t rows, int
   const auto key = std::make_tuple(precision(), rows, m, n);
   auto product = products.find(key);
   if (product == products.end())
-    product = products.emplace(key, Product(plan(matrix(m, rows, operand_type(), m, true),
-                                                 matrix(rows, n, operand_type(), n),
-                                                 matrix(m, n, memory::data_type::f32, n), true))).first;
+    product = products.emplace(key, Product(plan(matrix(m, rows, operand_type(), true),
+                                                 matrix(rows, n, operand_type()),
+                                                 matrix(m, n, memory::data_type::f32), true))).first;
   product->second.run(c, a.data(), b.data());
 }
 

@@ -30,13 +30,12 @@ class Operand {
 // A matrix [k,n] in the order in which the library reads it fastest.
 class PackedMatrix {
  public:
-  // From b [k,n] with rows `stride` apart, or from its transpose [n,k].
-  PackedMatrix(const float* b, int64_t k, int64_t n, int64_t stride, bool transposed);
+  PackedMatrix(const float* b, int64_t k, int64_t n, bool transposed);  // from b [k,n], or [n,k] if transposed
   ~PackedMatrix();
   PackedMatrix(PackedMatrix&&) noexcept;
 
-  // c[m,n] = a[m,k] this, c's rows `stride` apart.
-  void multiply(float* c, const Operand& a, int64_t m, int64_t stride) const;
+  // c[m,n] = a[m,k] this
+  void multiply(float* c, const Operand& a, int64_t m) const;
 
  private:
   struct Layout;

@@ -20,15 +20,14 @@ namespace {
 
 constexpr int64_t panel_rows = 128;
 
-// y = activation(y + b) for rows of n columns, `stride` apart
-void finish(float* y, const float* b, int64_t rows, int64_t n, int64_t stride, Activation activation) {
-  for (int64_t r = 0; r < rows; ++r) {
-    float* row = y + r * stride;
-    if (b)
-      for (int64_t j = 0; j < n; ++j) row[j] += b[j];
-    if (activation == Activation::relu)
-      for (int64_t j = 0; j < n; ++j) row[j] = row[j] > 0 ? row[j] : 0;
-  }
+// y = activation(x + b) for rows of n columns, those of y `stride` apart; y may be x
+void finish(float* y, int64_t stride, const float* x, const float* b, int64_t rows, int64_t n, Activation activation) {
+  for (int64_t r = 0; r < rows; ++r)
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) {
+      const float sum = x[r * n + j] + (b ? b[j] : 0);
+      y[r * stride + j] = activation == Activation::relu && !(sum > 0) ? 0 : sum;
+    }
 }
 
 }  // namespace
@@ -36,13 +35,13 @@ void finish(float* y, const float* b, int64_t rows, int64_t n, int64_t stride, A
 void cpu::linear_forward(float* y, const float* x, const float* w, const float* b, int64_t rows, int64_t out, int64_t in,
                          Activation activation, Dropout dropout) {
   if (rows == 0 || out == 0) return;
-  const PackedMatrix wt(w, in, out, in, true);
+  const PackedMatrix wt(w, in, out, true);
 #pragma omp parallel for schedule(static)
   for (int64_t first = 0; first < rows; first += panel_rows) {
     const int64_t count = std::min(panel_rows, rows - first);
     float* panel = y + first * out;
-    wt.multiply(panel, Operand(x + first * in, count * in), count, out);
-    finish(panel, b, count, out, out, activation);
+    wt.multiply(panel, Operand(x + first * in, count * in), count);
+    finish(panel, out, panel, b, count, out, activation);
     if (dropout.p > 0) apply_dropout(panel, panel, first * out, count * out, dropout);
   }
 }
@@ -50,7 +49,7 @@ void cpu::linear_forward(float* y, const float* x, const float* w, const float* 
 void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w,
                           const float* y, int64_t rows, int64_t out, int64_t in, Activation activation,
                           Dropout dropout) {
-  const PackedMatrix packed(w, out, in, in, false);
+  const PackedMatrix packed(w, out, in, false);
   const int64_t threads = omp_get_max_threads();
   Tensor dw_parts = Tensor::full(Shape{dw ? threads : 0, out, in}, 0);
   Tensor db_parts = Tensor::full(Shape{db ? threads : 0, out}, 0);
@@ -76,7 +75,7 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
         g = g_panel.data();
       }
       const Operand g_operand(g, n);
-      if (dx) packed.multiply(dx + first * in, g_operand, count, in);
+      if (dx) packed.multiply(dx + first * in, g_operand, count);
       if (dw) add_product(dw_part, g_operand, Operand(x + first * in, count * in), count, out, in);
       if (db)
         for (int64_t r = 0; r < count; ++r)
@@ -106,7 +105,7 @@ struct cpu::PackedColumns {
     const int64_t threads = omp_get_max_threads();
     width = std::max((out / vector + threads - 1) / threads * vector, vector);
     for (int64_t first = 0; first < out; first += width)
-      pieces.emplace_back(w + first * in, in, std::min(width, out - first), in, true);
+      pieces.emplace_back(w + first * in, in, std::min(width, out - first), true);
   }
 
   void multiply(float* y, const float* x, const float* b, int64_t rows, int64_t out, int64_t in,
@@ -114,9 +113,10 @@ struct cpu::PackedColumns {
     const Operand operand(x, rows * in);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < pieces.size(); ++i) {
-      const int64_t first = static_cast<int64_t>(i) * width;
-      pieces[i].multiply(y + first, operand, rows, out);
-      finish(y + first, b ? b + first : nullptr, rows, std::min(width, out - first), out, activation);
+      const int64_t first = static_cast<int64_t>(i) * width, n = std::min(width, out - first);
+      Tensor piece(Shape{rows, n});
+      pieces[i].multiply(piece.data(), operand, rows);
+      finish(y + first, out, piece.data(), b ? b + first : nullptr, rows, n, activation);
     }
   }
 };
