@@ -32,6 +32,7 @@ CLI::Validator one_of(const std::vector<std::string>& words) {
 
 void Machine::prepare() {
   if (device == "cuda") release(allocate(64, Device::cuda), 64, Device::cuda);  // throws if there is none
+  if (precision == "auto") precision = has_bf16() ? "bf16" : "f32";
   set_precision(precision == "bf16" ? Precision::bf16 : Precision::f32);
   if (threads == 0) threads = omp_get_max_threads();
   omp_set_num_threads(static_cast<int>(threads));

@@ -40,7 +40,8 @@ struct Machine {
   template <class Each>
   void each(Each&& option) {
     option("device", device, one_of({"auto", "cpu", "cuda"}), "where to compute");
-    option("precision", precision, one_of({"f32", "bf16"}), "what matrix products round their operands to");
+    option("precision", precision, one_of({"f32", "bf16", "auto"}),
+           "what matrix products round their operands to; auto: bf16 if the processor has it");
     option("threads", threads, in_range(0, 1024), "CPU threads; 0, which is also the default, means all cores");
     option("seed", seed, in_range(0), "of everything random");
   }

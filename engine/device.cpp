@@ -109,11 +109,17 @@ void reset_peak(Device) {
   pool().use.peak = pool().use.live;
 }
 
-void set_precision(Precision precision) {
+bool has_bf16() {
 #if defined(__x86_64__)
-  check(precision == Precision::f32 || __builtin_cpu_supports("avx512bf16"),
-        "this processor has no bfloat16 products (AVX512_BF16); compute in f32");
+  return __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
 #endif
+}
+
+void set_precision(Precision precision) {
+  check(precision == Precision::f32 || has_bf16(),
+        "this processor has no bfloat16 products (AVX512_BF16); compute in f32");
   the_precision = precision;
 }
 

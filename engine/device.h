@@ -24,8 +24,9 @@ MemoryUse memory_use(Device device);
 void reset_peak(Device device);
 
 // What the matrix products of models round their operands to; they always add up in float32. Set it before the first
-// product. Throws Error if this processor cannot multiply bfloat16 at speed.
+// product. Throws Error if bf16 is asked for and this processor cannot multiply it at speed.
 enum class Precision { f32, bf16 };
+bool has_bf16();
 void set_precision(Precision precision);
 Precision precision();
 

@@ -67,7 +67,13 @@ template class Array<float>;
 template class Array<int32_t>;
 
 Tensor Tensor::full(Shape shape, float value, Device device) {
-  return Tensor(shape, std::vector<float>(static_cast<size_t>(shape.size()), value), device);
+  if (device != Device::cpu) return Tensor(shape, std::vector<float>(static_cast<size_t>(shape.size()), value), device);
+  Tensor all(shape);
+  float* x = all.data();
+  const int64_t n = shape.size();
+#pragma omp parallel for simd schedule(static) if (n >= 1 << 15)
+  for (int64_t i = 0; i < n; ++i) x[i] = value;
+  return all;
 }
 
 Tensor Tensor::viewed_as(Shape shape) const {

@@ -55,7 +55,8 @@ void check_config(const TransformerConfig& c) {
 //   y  = norm2(x1 + dropout(linear2(dropout(relu(linear1(x1))))))
 template <class Layer, class Attention>
 Tensor run_layer(const Layer& layer, const Tensor& x, Attention attention, float p, Key key) {
-  const Tensor a = attention(layer.query(x), layer.key(x), layer.value(x));
+  const std::vector<Tensor> qkv = layer.project(x);
+  const Tensor a = attention(qkv[0], qkv[1], qkv[2]);
   const Tensor x1 = add_layer_norm(x, layer.out(a), layer.norm1.weight, layer.norm1.bias, {p, key.fold(0)});
   const Tensor f = layer.linear2(layer.linear1(x1, Activation::relu, {p, key.fold(1)}));
   return add_layer_norm(x1, f, layer.norm2.weight, layer.norm2.bias, {p, key.fold(2)});
@@ -125,26 +126,25 @@ int64_t Transformer::parameter_count() const {
   return count;
 }
 
-struct PackedLinear {
-  PackedWeight weight;
-  Tensor bias;
-  PackedLinear(const Linear& linear) : weight(linear.weight), bias(linear.bias) {}
-  Tensor operator()(const Tensor& x, Activation activation = Activation::none, Dropout = {}) const {
-    return linear(x, weight, bias, activation);
-  }
-};
-
 struct RecurrentTransformer::PackedLayer {
-  PackedLinear query, key, value, out;
-  LayerNorm norm1;
-  PackedLinear linear1, linear2;
-  LayerNorm norm2;
+  std::vector<PackedLinear> projections;  // query, key, value
+  PackedLinear out_layer, layer1, layer2;
+  LayerNorm norm1, norm2;
+
+  explicit PackedLayer(const EncoderLayer& l)
+      : projections{{l.query.weight, l.query.bias}, {l.key.weight, l.key.bias}, {l.value.weight, l.value.bias}},
+        out_layer(l.out.weight, l.out.bias), layer1(l.linear1.weight, l.linear1.bias),
+        layer2(l.linear2.weight, l.linear2.bias), norm1(l.norm1), norm2(l.norm2) {}
+
+  std::vector<Tensor> project(const Tensor& x) const { return linear(x, projections); }
+  Tensor out(const Tensor& x) const { return linear(x, out_layer); }
+  Tensor linear1(const Tensor& x, Activation activation, Dropout) const { return linear(x, layer1, activation); }
+  Tensor linear2(const Tensor& x) const { return linear(x, layer2); }
 };
 
 RecurrentTransformer::RecurrentTransformer(const Transformer& model, int64_t batch) : model_(&model) {
   auto layers = std::make_shared<std::vector<PackedLayer>>();
-  for (const EncoderLayer& l : model.layers_)
-    layers->push_back({l.query, l.key, l.value, l.out, l.norm1, l.linear1, l.linear2, l.norm2});
+  for (const EncoderLayer& layer : model.layers_) layers->emplace_back(layer);
   layers_ = layers;
   start(batch);
 }

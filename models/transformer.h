@@ -48,6 +48,8 @@ struct EncoderLayer {
   LayerNorm norm1;
   Linear linear1, linear2;  // [F,D] [D,F]
   LayerNorm norm2;
+
+  std::vector<Tensor> project(const Tensor& x) const { return {query(x), key(x), value(x)}; }
 };
 
 class Transformer {

@@ -2,6 +2,7 @@
 // so each thread keeps the plans that it has made.
 #include "ops/gemm.h"
 
+#include <bit>
 #include <dnnl.hpp>
 #include <map>
 #include <tuple>
@@ -77,17 +78,19 @@ void gemm(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_
         int{status});
 }
 
+void round_to_bf16(uint16_t* to, const float* from, int64_t n) {
+  // The upper half of the bits, rounded. An infinity stays one, NaN stays NaN.
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(from[i]), rounded = bits + 0x7fff + (bits >> 16 & 1);
+    to[i] = static_cast<uint16_t>(((bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : rounded) >> 16);
+  }
+}
+
 Operand::Operand(const float* rows, int64_t n) : data_(const_cast<float*>(rows)) {
   if (precision() == Precision::f32) return;
   rounded_ = std::make_unique<Storage>(static_cast<size_t>(n) * sizeof(uint16_t), Device::cpu);
   data_ = rounded_->data();
-  const auto* from = reinterpret_cast<const uint32_t*>(rows);
-  auto* to = static_cast<uint16_t*>(data_);
-  // To the nearest bfloat16, ties to even: the upper half of the bits. An infinity stays one, NaN stays NaN.
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t bits = from[i], rounded = bits + 0x7fff + (bits >> 16 & 1);
-    to[i] = static_cast<uint16_t>(((bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : rounded) >> 16);
-  }
+  round_to_bf16(static_cast<uint16_t*>(data_), rows, n);
 }
 
 struct PackedMatrix::Layout {

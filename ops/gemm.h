@@ -16,6 +16,9 @@ void gemm(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_
 // rows and keep what they work on in their caches, and takes its operands in the precision of set_precision: as they
 // are, or rounded to bfloat16. Sums are float32 in either.
 
+// To the nearest bfloat16, ties to even.
+void round_to_bf16(uint16_t* to, const float* from, int64_t n);
+
 // Rows of numbers as operands of products; refers to `rows` where nothing is to be rounded.
 class Operand {
  public:

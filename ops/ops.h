@@ -16,7 +16,7 @@
 namespace runnel {
 
 namespace cpu {
-struct PackedColumns;
+class PackedColumns;
 }
 
 Tensor add(const Tensor& a, const Tensor& b);       // [...] [...] -> [...]
@@ -36,18 +36,23 @@ Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a = false, bool t
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation activation = Activation::none,
               Dropout dropout = {});  // [...,in] [out,in] [out] -> [...,out]
 
-// The w of `linear`, [out,in], in the order in which few rows are multiplied fastest: for sampling, where the same
-// weights are needed at every position. A copy; has no gradient.
-class PackedWeight {
+// The w [out,in] and b [out] of `linear` in the order in which few rows are multiplied fastest: for sampling, where the
+// same weights are needed at every position. A copy; has no gradient. In bf16, it is w alone that is rounded.
+class PackedLinear {
  public:
-  explicit PackedWeight(const Tensor& w);
+  PackedLinear(const Tensor& w, const Tensor& b);
 
  private:
-  friend Tensor linear(const Tensor& x, const PackedWeight& w, const Tensor& b, Activation activation);
-  Tensor w_;
+  friend std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers, Activation activation);
+  Tensor w_, b_;
   std::shared_ptr<const cpu::PackedColumns> columns_;  // on the CPU
 };
-Tensor linear(const Tensor& x, const PackedWeight& w, const Tensor& b, Activation activation = Activation::none);
+// Each layer's activation(x w^T + b), all at once: [...,in] -> [...,out] of each.
+std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers,
+                           Activation activation = Activation::none);
+inline Tensor linear(const Tensor& x, const PackedLinear& layer, Activation activation = Activation::none) {
+  return linear(x, {&layer, 1}, activation)[0];
+}
 
 // Over the last axis, with eps = 1e-5 as in the authors' framework.
 Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta);  // [...,D] [D] [D] -> [...,D]

@@ -74,9 +74,9 @@ TEST_CASE("linear's gradients") {
       }
 }
 
-TEST_CASE("packed weights change nothing but the order of sums") {
+TEST_CASE("packed layers change nothing but the order of sums") {
   for (const Device device : devices())
-    for (const int64_t rows : {0, 1, 3, 8, 65})
+    for (const int64_t rows : {0, 1, 2, 3, 11, 12, 13, 65})
       for (const auto& [out, in] : {std::array<int64_t, 2>{1, 1}, {33, 65}, {65, 33}, {256, 64}}) {
         CAPTURE(rows);
         CAPTURE(out);
@@ -84,11 +84,15 @@ TEST_CASE("packed weights change nothing but the order of sums") {
         const Tensor x = random_tensor(Shape{rows, in}, 1, -1, 1, device);
         const Tensor w = random_tensor(Shape{out, in}, 2, -1, 1, device);
         const Tensor b = random_tensor(Shape{out}, 3, -1, 1, device);
-        const PackedWeight packed(w);
-        check_close(linear(x, packed, b, Activation::relu), reference(x, w, b, true), rounding);
-        check_close(linear(x, packed, {}), reference(x, w, {}, false), rounding);
+        const std::vector<PackedLinear> layers{{w, b}, {random_tensor(Shape{7, in}, 4), Tensor::full(Shape{7}, 0)}};
+        check_close(linear(x, layers[0], Activation::relu), reference(x, w, b, true), rounding);
+        const std::vector<Tensor> both = linear(x, layers);
+        check_close(both[0], reference(x, w, b, false), rounding);
+        check_close(both[1], reference(x, random_tensor(Shape{7, in}, 4), {}, false), rounding);
       }
-  check_fails([] { linear(Tensor(Shape{2, 3}), PackedWeight(Tensor(Shape{4, 5})), {}); }, "linear: x [2,3] does not");
+  const PackedLinear layer(random_tensor(Shape{4, 5}, 1), random_tensor(Shape{4}, 1));
+  check_fails([&] { linear(Tensor(Shape{2, 3}), layer); }, "linear: x [2,3] does not match w [4,5]");
+  check_fails([] { PackedLinear(Tensor(Shape{4, 5}), Tensor(Shape{5})); }, "linear: b [5] does not match w [4,5]");
 }
 
 TEST_CASE("in bf16, linear and its gradients are those of operands rounded to bfloat16") {
@@ -109,14 +113,14 @@ TEST_CASE("in bf16, linear and its gradients are those of operands rounded to bf
   };
   Tensor x = random_tensor(Shape{140, 40}, 1), w = random_tensor(Shape{33, 40}, 2);
   const Tensor b = random_tensor(Shape{33}, 3), dy = random_tensor(Shape{140, 33}, 4);
-  const Tensor packed = linear(x, PackedWeight(w), b);
+  const Tensor packed = linear(x, PackedLinear(w, b));
   x.set_wants_grad(), w.set_wants_grad();
   Tape tape;
   const Tensor y = linear(x, w, b);
   const Gradients g = tape.backward(matmul(reshape(y, Shape{1, y.size()}), reshape(dy, Shape{y.size(), 1})));
   set_precision(Precision::f32);
   check_close(y, reference(rounded(x), rounded(w), b, false), rounding);
-  check_close(packed, reference(rounded(x), rounded(w), b, false), rounding);
+  check_close(packed, reference(x, rounded(w), b, false), rounding);
   check_close(g.of(x), doubles(matmul(rounded(dy), rounded(w))), reduction);
   check_close(g.of(w), doubles(matmul(rounded(dy), rounded(x), true)), reduction);
 }
