@@ -49,8 +49,11 @@ dnnl::matmul::primitive_desc plan(const memory::desc& a, const memory::desc& b, 
 class Product {
  public:
   explicit Product(const dnnl::matmul::primitive_desc& plan)
-      : matmul_(plan), stream_(engine()), a_(plan.src_desc(), engine(), nullptr),
-        b_(plan.weights_desc(), engine(), nullptr), c_(plan.dst_desc(), engine(), nullptr),
+      : matmul_(plan),
+        stream_(engine()),
+        a_(plan.src_desc(), engine(), nullptr),
+        b_(plan.weights_desc(), engine(), nullptr),
+        c_(plan.dst_desc(), engine(), nullptr),
         scratch_(plan.scratchpad_desc(), engine()),
         arguments_{{DNNL_ARG_SRC, a_}, {DNNL_ARG_WEIGHTS, b_}, {DNNL_ARG_DST, c_}, {DNNL_ARG_SCRATCHPAD, scratch_}} {}
 
@@ -103,8 +106,8 @@ PackedMatrix::PackedMatrix(const float* b, int64_t k, int64_t n, bool transposed
   constexpr int64_t typical_rows = 128;
   const memory::data_type type = operand_type();
   const memory::desc any({k, n}, type, memory::format_tag::any);
-  const memory::desc best = plan(matrix(typical_rows, k, type), any,
-                                 matrix(typical_rows, n, memory::data_type::f32), false).weights_desc();
+  const memory::desc best =
+      plan(matrix(typical_rows, k, type), any, matrix(typical_rows, n, memory::data_type::f32), false).weights_desc();
   layout_.reset(new Layout{k, n, best, {best.get_size(), Device::cpu}});
   memory plain(matrix(k, n, memory::data_type::f32, transposed), engine(), const_cast<float*>(b));
   memory packed(best, engine(), layout_->storage.data());
@@ -121,8 +124,11 @@ void PackedMatrix::multiply(float* c, const Operand& a, int64_t m) const {
   const auto key = std::make_tuple(precision(), m, n, k);
   auto product = products.find(key);
   if (product == products.end())
-    product = products.emplace(key, Product(plan(matrix(m, k, operand_type()), desc,
-                                                 matrix(m, n, memory::data_type::f32), false))).first;
+    product =
+        products
+            .emplace(key,
+                     Product(plan(matrix(m, k, operand_type()), desc, matrix(m, n, memory::data_type::f32), false)))
+            .first;
   product->second.run(c, a.data(), storage.data());
 }
 
@@ -131,9 +137,10 @@ void add_product(float* c, const Operand& a, const Operand& b, int64_t rows, int
   const auto key = std::make_tuple(precision(), rows, m, n);
   auto product = products.find(key);
   if (product == products.end())
-    product = products.emplace(key, Product(plan(matrix(m, rows, operand_type(), true),
-                                                 matrix(rows, n, operand_type()),
-                                                 matrix(m, n, memory::data_type::f32), true))).first;
+    product = products
+                  .emplace(key, Product(plan(matrix(m, rows, operand_type(), true), matrix(rows, n, operand_type()),
+                                             matrix(m, n, memory::data_type::f32), true)))
+                  .first;
   product->second.run(c, a.data(), b.data());
 }
 

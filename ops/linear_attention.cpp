@@ -27,124 +27,15 @@
 #include "engine/check.h"
 #include "ops/math.h"
 #include "ops/ops.h"
+#include "ops/small_matrix.h"
 
 namespace runnel {
 namespace {
 
-constexpr int64_t lanes = 16;
-constexpr int64_t chunk = 16;  // C: one vector; 32 and 64 are slower, since more of each chunk is masked away
-constexpr float eps = 1e-6f;  // added to the normaliser after its sum
+using namespace cpu;
 
-using Lanes = float __attribute__((vector_size(lanes * sizeof(float))));
-
-int64_t padded(int64_t n) { return (n + lanes - 1) / lanes * lanes; }
-
-// --- small matrices: row-major, contiguous, padded with zeros to whole vectors ---------------------------------------
-
-struct Matrix {
-  Lanes* data;
-  int64_t rows, columns;
-  float* row(int64_t r) const { return reinterpret_cast<float*>(data) + r * columns; }
-  Lanes* lanes_of(int64_t r) const { return data + r * (columns / lanes); }
-  int64_t vectors() const { return rows * columns / lanes; }
-  void clear() const { std::fill_n(data, vectors(), Lanes{}); }
-};
-
-// Which t of sum_t a(r,t) b[t,:] are not known to be zero: all, those up to r, or those from r.
-enum class Terms { all, to_row, from_row };
-enum class Result { set, add };
-
-// c[r,:] = (or +=) sum_t a(r,t) b[t,:] for 8 rows and `width` vectors of columns, whose sums stay in registers. a(r,t) is
-// a[r,t], or a[t,r] if transposed.
-template <int width, bool transposed>
-void block_product(const Matrix& c, const Matrix& a, const Matrix& b, int64_t r0, int64_t column, int64_t begin,
-                   int64_t end, Result result) {
-  constexpr int height = 8;
-  Lanes sums[height][width] = {};
-  const int64_t a_row = transposed ? 1 : a.columns, a_step = transposed ? a.columns : 1;
-  const float* from = a.row(0) + r0 * a_row + begin * a_step;
-  const Lanes* with = b.lanes_of(begin) + column;
-  for (int64_t t = begin; t < end; ++t, from += a_step, with += b.columns / lanes)
-#pragma GCC unroll 8
-    for (int r = 0; r < height; ++r)
-#pragma GCC unroll 2
-      for (int w = 0; w < width; ++w) sums[r][w] += from[r * a_row] * with[w];
-#pragma GCC unroll 8
-  for (int r = 0; r < height; ++r)
-#pragma GCC unroll 2
-    for (int w = 0; w < width; ++w) {
-      Lanes& to = c.lanes_of(r0 + r)[column + w];
-      to = result == Result::add ? to + sums[r][w] : sums[r][w];
-    }
-}
-
-template <bool transposed>
-void product(const Matrix& c, const Matrix& a, const Matrix& b, Result result, Terms terms) {
-  for (int64_t r = 0; r < c.rows; r += 8) {
-    const int64_t begin = terms == Terms::from_row ? r : 0;
-    const int64_t end = terms == Terms::to_row ? std::min(r + 8, b.rows) : b.rows;
-    int64_t column = 0;
-    for (; column + 2 <= c.columns / lanes; column += 2)
-      block_product<2, transposed>(c, a, b, r, column, begin, end, result);
-    if (column < c.columns / lanes) block_product<1, transposed>(c, a, b, r, column, begin, end, result);
-  }
-}
-
-// c = a b, c = a^T b
-void multiply(const Matrix& c, const Matrix& a, const Matrix& b, Result result, Terms terms = Terms::all) {
-  product<false>(c, a, b, result, terms);
-}
-void multiply_transposed(const Matrix& c, const Matrix& a, const Matrix& b, Result result, Terms terms = Terms::all) {
-  product<true>(c, a, b, result, terms);
-}
-
-// Exchanges the off-diagonal blocks of every 2 size x 2 size block on the diagonal.
-template <int size>
-[[gnu::always_inline]] inline void exchange_blocks(Lanes (&x)[lanes]) {
-  using Choice = int32_t __attribute__((vector_size(lanes * sizeof(int32_t))));
-  constexpr auto choose = [](bool upper) {
-    Choice from{};
-    for (int l = 0; l < lanes; ++l) from[l] = bool(l & size) == upper ? l + upper * lanes : (l ^ size) + !upper * lanes;
-    return from;
-  };
-#pragma GCC unroll 16
-  for (int r = 0; r < lanes; ++r) {
-    if (r & size) continue;
-    const Lanes above = x[r], below = x[r + size];
-    x[r] = __builtin_shuffle(above, below, choose(false));
-    x[r + size] = __builtin_shuffle(above, below, choose(true));
-  }
-}
-
-// Rows of 16 numbers -> columns.
-[[gnu::always_inline]] inline void transpose16(Lanes (&x)[lanes]) {
-  exchange_blocks<1>(x);
-  exchange_blocks<2>(x);
-  exchange_blocks<4>(x);
-  exchange_blocks<8>(x);
-}
-
-void transpose(const Matrix& to, const Matrix& from) {
-  for (int64_t r = 0; r < from.rows; r += lanes)
-    for (int64_t c = 0; c < from.columns; c += lanes) {
-      Lanes tile[lanes];
-      for (int64_t i = 0; i < lanes; ++i) tile[i] = from.lanes_of(r + i)[c / lanes];
-      transpose16(tile);
-      for (int64_t i = 0; i < lanes; ++i) to.lanes_of(c + i)[r / lanes] = tile[i];
-    }
-}
-
-// For r < chunk: to[r] = a[r,:] . b[r,:]
-void dot_rows(float* to, const Matrix& a, const Matrix& b) {
-  for (int64_t r = 0; r < chunk; r += lanes) {
-    Lanes tile[lanes] = {}, sum = {};
-    for (int64_t i = 0; i < lanes; ++i)
-      for (int64_t w = 0; w < a.columns / lanes; ++w) tile[i] += a.lanes_of(r + i)[w] * b.lanes_of(r + i)[w];
-    transpose16(tile);
-    for (int64_t i = 0; i < lanes; ++i) sum += tile[i];
-    for (int64_t i = 0; i < lanes; ++i) to[r + i] = sum[i];
-  }
-}
+constexpr int64_t chunk = lanes;  // C. 32 and 64 are slower, since more of each chunk is masked away
+constexpr float eps = 1e-6f;      // added to the normaliser after its sum
 
 // --- one sequence (one head of one batch entry) in memory ------------------------------------------------------------
 
@@ -208,16 +99,15 @@ struct Workspace {
   Scratch scratch;
   Matrix q = scratch.matrix(chunk, e), k = scratch.matrix(chunk, e), v = scratch.matrix(chunk, m);
   Matrix g = scratch.matrix(chunk, m), qt = scratch.matrix(e, chunk), gt = scratch.matrix(m, chunk);
-  Matrix p = scratch.matrix(chunk, chunk);                           // p[j,i] = q_i . k_j for j <= i
-  Matrix w = scratch.matrix(chunk, chunk);                           // w[j,i] = g_i . v_j for j <= i
-  Matrix z = scratch.matrix(chunk, e);                               // Z_i
+  Matrix p = scratch.matrix(chunk, chunk);                             // p[j,i] = q_i . k_j for j <= i
+  Matrix w = scratch.matrix(chunk, chunk);                             // w[j,i] = g_i . v_j for j <= i
+  Matrix z = scratch.matrix(chunk, e);                                 // Z_i
   Matrix y = scratch.matrix(chunk, m), dx = scratch.matrix(chunk, e);  // results
-  Matrix rt = scratch.matrix(m, e);                                  // R^T
+  Matrix rt = scratch.matrix(m, e);                                    // R^T
   Matrix n = scratch.matrix(1, chunk), d = scratch.matrix(1, chunk);
 
   explicit Workspace(const Sizes& sizes)
-      : e(padded(sizes.e)), m(padded(sizes.m)),
-        scratch((chunk * (5 * e + 4 * m + 2 * chunk + 2) + e * m) / lanes) {}
+      : e(padded(sizes.e)), m(padded(sizes.m)), scratch((chunk * (5 * e + 4 * m + 2 * chunk + 2) + e * m) / lanes) {}
 };
 
 // z += sum_r x[r,:],  z += sum_r weight[r] x[r,:]
@@ -231,7 +121,6 @@ void add_rows(const Matrix& z, const float* weight, const Matrix& x) {
 }
 
 void mask(const Matrix& p) {  // p[j,i] = 0 for i < j
-  static_assert(chunk == lanes);
   const auto position = [] {
     decltype(Lanes{} < Lanes{}) each;
     for (int i = 0; i < lanes; ++i) each[i] = i;
@@ -530,8 +419,8 @@ void cpu::linear_attention_backward(float* dq, float* dk, float* dv, const float
   Walk right(sizes, Walk::From::right, e, m);
   right.sum_up([&](Workspace& ws, const State& state, int64_t n, int64_t first, int64_t count) {
     load(ws.q, inputs(n, -chunk).q, first, count, phi);
-    load_output_gradient(ws, sizes.sequence(dk, n, e), sizes.sequence(dv, n, m), sizes.sequence(dy, n, m, -chunk), first,
-                         count);
+    load_output_gradient(ws, sizes.sequence(dk, n, e), sizes.sequence(dv, n, m), sizes.sequence(dy, n, m, -chunk),
+                         first, count);
     multiply_transposed(state.s, ws.q, ws.g, Result::add);
     add_rows(state.z, ws.d.row(0), ws.q);
   });
@@ -560,9 +449,9 @@ Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, Atten
                                                 z.data(), batch, length, heads, e, m));
   return record("linear_attention", {q, k, v}, y, [=](const Tensor& dy) -> std::vector<Tensor> {
     Tensor dq(q.shape(), q.device()), dk(k.shape(), k.device()), dv(v.shape(), v.device());
-    DISPATCH(q.device(), linear_attention_backward(dq.data(), dk.data(), dv.data(), dy.data(), y.data(), q.data(),
-                                                   k.data(), v.data(), before.s.data(), before.z.data(), batch, length,
-                                                   heads, e, m));
+    DISPATCH(q.device(),
+             linear_attention_backward(dq.data(), dk.data(), dv.data(), dy.data(), y.data(), q.data(), k.data(),
+                                       v.data(), before.s.data(), before.z.data(), batch, length, heads, e, m));
     return {dq, dk, dv};
   });
 }

@@ -37,7 +37,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation acti
               Dropout dropout = {});  // [...,in] [out,in] [out] -> [...,out]
 
 // The w [out,in] and b [out] of `linear` in the order in which few rows are multiplied fastest: for sampling, where the
-// same weights are needed at every position. A copy; has no gradient. In bf16, it is w alone that is rounded.
+// same weights are needed at every position. A copy; has no gradient.
 class PackedLinear {
  public:
   PackedLinear(const Tensor& w, const Tensor& b);

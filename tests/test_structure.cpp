@@ -28,7 +28,7 @@ struct Rule {
 // cuda may also include ops/kernels.h and what that includes; tests may include anything.
 const std::map<std::string, Rule> rules = {
     {"engine", {{"engine"}, {}}},
-    {"ops", {{"engine", "ops"}, {"dnnl.hpp"}}},
+    {"ops", {{"engine", "ops"}, {"dnnl.hpp", "immintrin.h"}}},
     {"cuda", {{"cuda"}, {}}},
     {"models", {{"engine", "ops", "models"}, {"nlohmann/json.hpp"}}},
     {"datasets", {{"engine", "datasets"}, {"zlib.h"}}},

@@ -1,0 +1,120 @@
+// Small matrices that live in a core's cache, and their products: the arithmetic of linear_attention. Row-major,
+// contiguous, columns padded with zeros to whole vectors, rows to multiples of 8.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+namespace runnel::cpu {
+
+constexpr int64_t lanes = 16;  // of AVX-512; the compiler makes two halves of it where vectors are shorter
+using Lanes = float __attribute__((vector_size(lanes * sizeof(float))));
+
+inline int64_t padded(int64_t n) { return (n + lanes - 1) / lanes * lanes; }
+
+struct Matrix {
+  Lanes* data;
+  int64_t rows, columns;
+  float* row(int64_t r) const { return reinterpret_cast<float*>(data) + r * columns; }
+  Lanes* lanes_of(int64_t r) const { return data + r * (columns / lanes); }
+  int64_t vectors() const { return rows * columns / lanes; }
+  void clear() const { std::fill_n(data, vectors(), Lanes{}); }
+};
+
+// Which t of sum_t a(r,t) b[t,:] are not known to be zero: all, those up to r, or those from r.
+enum class Terms { all, to_row, from_row };
+enum class Result { set, add };
+
+// c[r,:] = (or +=) sum_t a(r,t) b[t,:] for 8 rows and `width` vectors of columns, whose sums stay in registers. a(r,t)
+// is a[r,t], or a[t,r] if transposed.
+template <int width, bool transposed>
+inline void block_product(const Matrix& c, const Matrix& a, const Matrix& b, int64_t r0, int64_t column, int64_t begin,
+                          int64_t end, Result result) {
+  constexpr int height = 8;
+  Lanes sums[height][width] = {};
+  const int64_t a_row = transposed ? 1 : a.columns, a_step = transposed ? a.columns : 1;
+  const float* from = a.row(0) + r0 * a_row + begin * a_step;
+  const Lanes* with = b.lanes_of(begin) + column;
+  for (int64_t t = begin; t < end; ++t, from += a_step, with += b.columns / lanes)
+#pragma GCC unroll 8
+    for (int r = 0; r < height; ++r)
+#pragma GCC unroll 2
+      for (int w = 0; w < width; ++w) sums[r][w] += from[r * a_row] * with[w];
+#pragma GCC unroll 8
+  for (int r = 0; r < height; ++r)
+#pragma GCC unroll 2
+    for (int w = 0; w < width; ++w) {
+      Lanes& to = c.lanes_of(r0 + r)[column + w];
+      to = result == Result::add ? to + sums[r][w] : sums[r][w];
+    }
+}
+
+template <bool transposed>
+inline void product(const Matrix& c, const Matrix& a, const Matrix& b, Result result, Terms terms) {
+  for (int64_t r = 0; r < c.rows; r += 8) {
+    const int64_t begin = terms == Terms::from_row ? r : 0;
+    const int64_t end = terms == Terms::to_row ? std::min(r + 8, b.rows) : b.rows;
+    int64_t column = 0;
+    for (; column + 2 <= c.columns / lanes; column += 2)
+      block_product<2, transposed>(c, a, b, r, column, begin, end, result);
+    if (column < c.columns / lanes) block_product<1, transposed>(c, a, b, r, column, begin, end, result);
+  }
+}
+
+// c = a b, c = a^T b
+inline void multiply(const Matrix& c, const Matrix& a, const Matrix& b, Result result, Terms terms = Terms::all) {
+  product<false>(c, a, b, result, terms);
+}
+inline void multiply_transposed(const Matrix& c, const Matrix& a, const Matrix& b, Result result,
+                                Terms terms = Terms::all) {
+  product<true>(c, a, b, result, terms);
+}
+
+// Exchanges the off-diagonal blocks of every 2 size x 2 size block on the diagonal.
+template <int size>
+[[gnu::always_inline]] inline void exchange_blocks(Lanes (&x)[lanes]) {
+  using Choice = int32_t __attribute__((vector_size(lanes * sizeof(int32_t))));
+  constexpr auto choose = [](bool upper) {
+    Choice from{};
+    for (int l = 0; l < lanes; ++l) from[l] = bool(l & size) == upper ? l + upper * lanes : (l ^ size) + !upper * lanes;
+    return from;
+  };
+#pragma GCC unroll 16
+  for (int r = 0; r < lanes; ++r) {
+    if (r & size) continue;
+    const Lanes above = x[r], below = x[r + size];
+    x[r] = __builtin_shuffle(above, below, choose(false));
+    x[r + size] = __builtin_shuffle(above, below, choose(true));
+  }
+}
+
+// Rows of 16 numbers -> columns.
+[[gnu::always_inline]] inline void transpose16(Lanes (&x)[lanes]) {
+  exchange_blocks<1>(x);
+  exchange_blocks<2>(x);
+  exchange_blocks<4>(x);
+  exchange_blocks<8>(x);
+}
+
+inline void transpose(const Matrix& to, const Matrix& from) {
+  for (int64_t r = 0; r < from.rows; r += lanes)
+    for (int64_t c = 0; c < from.columns; c += lanes) {
+      Lanes tile[lanes];
+      for (int64_t i = 0; i < lanes; ++i) tile[i] = from.lanes_of(r + i)[c / lanes];
+      transpose16(tile);
+      for (int64_t i = 0; i < lanes; ++i) to.lanes_of(c + i)[r / lanes] = tile[i];
+    }
+}
+
+// to[r] = a[r,:] . b[r,:]
+inline void dot_rows(float* to, const Matrix& a, const Matrix& b) {
+  for (int64_t r = 0; r < a.rows; r += lanes) {
+    Lanes tile[lanes] = {}, sum = {};
+    for (int64_t i = 0; i < lanes; ++i)
+      for (int64_t w = 0; w < a.columns / lanes; ++w) tile[i] += a.lanes_of(r + i)[w] * b.lanes_of(r + i)[w];
+    transpose16(tile);
+    for (int64_t i = 0; i < lanes; ++i) sum += tile[i];
+    for (int64_t i = 0; i < lanes; ++i) to[r + i] = sum[i];
+  }
+}
+
+}  // namespace runnel::cpu
