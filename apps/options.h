@@ -68,6 +68,7 @@ struct Settings : Machine {
   int64_t lr_step = 3000;
   double weight_decay = 0.01;
   double clip = 1;
+  double global_clip = 0;
 
   int64_t log_every = 10;
   int64_t evaluate_every = 500;
@@ -94,6 +95,7 @@ struct Settings : Machine {
     option("lr-step", lr_step, in_range(1), "updates before the learning rate drops (--schedule step)");
     option("weight-decay", weight_decay, in_range(0, 1), "decoupled");
     option("clip", clip, in_range(0, 1e9), "largest gradient norm of each parameter tensor; 0: any");
+    option("global-clip", global_clip, in_range(0, 1e9), "largest norm of all gradients together; 0: any");
     option("log-every", log_every, in_range(1), "updates per row of metrics.csv");
     option("evaluate-every", evaluate_every, in_range(1), "updates between validations and previews");
     option("save-every", save_every, in_range(1), "updates between checkpoints");

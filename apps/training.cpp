@@ -163,9 +163,10 @@ class Run {
         folder_(settings.out),
         config_(config),
         parameters_(task.model.parameters()),
-        optimizer_(parameters_, {.lr = static_cast<float>(settings.lr),
-                                 .weight_decay = static_cast<float>(settings.weight_decay),
-                                 .clip = static_cast<float>(settings.clip)}) {}
+        optimizer_(parameters_, {.lr = settings.lr,
+                                 .weight_decay = settings.weight_decay,
+                                 .clip = settings.clip,
+                                 .global_clip = settings.global_clip}) {}
 
   void dry();
   int run();
@@ -303,7 +304,7 @@ int Run::run() {
   bool last = at_.step >= settings_.steps || metrics.seconds() >= limit;
   while (!last && !interrupted) {
     const double start = now(), rate_of_learning = lr(at_.step, start - begun);
-    optimizer_.set_lr(static_cast<float>(rate_of_learning));
+    optimizer_.set_lr(rate_of_learning);
     at_.loss_sum += update(at_.step, settings_.batch);
     ++at_.loss_count;
     ++at_.step;

@@ -1,4 +1,4 @@
-// Rectified Adam as the authors train with it, and the step schedule of its learning rate.
+// Rectified Adam as the authors train with it (Liu et al. 2020); the arithmetic is in ops/radam.cpp.
 #pragma once
 #include <vector>
 

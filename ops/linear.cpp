@@ -50,16 +50,15 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
                           Dropout dropout) {
   const PackedMatrix packed(w, out, in, false);
   const int64_t threads = omp_get_max_threads();
-  Tensor dw_parts(Shape{dw ? threads : 0, out, in}), db_parts(Shape{db ? threads : 0, out});
+  Tensor dw_parts = Tensor::full(Shape{dw ? threads : 0, out, in}, 0);
+  Tensor db_parts = Tensor::full(Shape{db ? threads : 0, out}, 0);
   const float kept = 1 / (1 - dropout.p);
 
-#pragma omp parallel num_threads(static_cast <int>(threads))
+#pragma omp parallel
   {
     const int64_t thread = omp_get_thread_num();
     float* dw_part = dw ? dw_parts.data() + thread * out * in : nullptr;
     float* db_part = db ? db_parts.data() + thread * out : nullptr;
-    if (dw) std::fill_n(dw_part, out * in, 0.0f);
-    if (db) std::fill_n(db_part, out, 0.0f);
     Tensor g_panel(Shape{panel_rows, out});
 #pragma omp for schedule(static)
     for (int64_t first = 0; first < rows; first += panel_rows) {
