@@ -369,6 +369,7 @@ std::vector<MnistSettings> presets() {
   small.clip = 0.1;
   small.schedule = "cosine";
   small.log_every = 100;
+  small.evaluate_every = small.save_every = 5000;
 
   MnistSettings tiny = small;
   tiny.preset = "tiny";
@@ -377,8 +378,9 @@ std::vector<MnistSettings> presets() {
   tiny.width = 96;
   tiny.heads = 3;
   tiny.feed_forward = 384;
-  tiny.batch = 16;
-  tiny.minutes = 3;
+  tiny.batch = 8;
+  tiny.evaluate_every = tiny.save_every = 2000;
+  tiny.minutes = 3.5;
   return {paper, small, tiny};
 }
 

@@ -114,17 +114,38 @@ struct PackedMatrix::Layout {
   Storage storage;
 };
 
+namespace {
+
+// How to bring a matrix into the layout that is best for it.
+struct Packing {
+  memory::desc plain, packed;
+  dnnl::reorder reorder;
+
+  Packing(int64_t k, int64_t n, bool transposed)
+      : plain(matrix(k, n, memory::data_type::f32, transposed)),
+        packed(best_layout(k, n)),
+        reorder(dnnl::reorder::primitive_desc(engine(), plain, engine(), packed)) {}
+
+  static memory::desc best_layout(int64_t k, int64_t n) {
+    constexpr int64_t typical_rows = 128;
+    const memory::desc any({k, n}, operand_type(), memory::format_tag::any);
+    return plan(matrix(typical_rows, k, operand_type()), any, matrix(typical_rows, n, memory::data_type::f32), false)
+        .weights_desc();
+  }
+};
+
+}  // namespace
+
 PackedMatrix::PackedMatrix(const float* b, int64_t k, int64_t n, bool transposed) {
-  constexpr int64_t typical_rows = 128;
-  const memory::data_type type = operand_type();
-  const memory::desc any({k, n}, type, memory::format_tag::any);
-  const memory::desc best =
-      plan(matrix(typical_rows, k, type), any, matrix(typical_rows, n, memory::data_type::f32), false).weights_desc();
-  layout_.reset(new Layout{k, n, best, {best.get_size(), Device::cpu}});
-  memory plain(matrix(k, n, memory::data_type::f32, transposed), engine(), const_cast<float*>(b));
-  memory packed(best, engine(), layout_->storage.data());
+  static thread_local std::map<std::tuple<Precision, int64_t, int64_t, bool>, Packing> packings;
+  const auto key = std::make_tuple(precision(), k, n, transposed);
+  auto packing = packings.find(key);
+  if (packing == packings.end()) packing = packings.emplace(key, Packing(k, n, transposed)).first;
+  Packing& how = packing->second;
+  layout_.reset(new Layout{k, n, how.packed, {how.packed.get_size(), Device::cpu}});
+  memory plain(how.plain, engine(), const_cast<float*>(b)), packed(how.packed, engine(), layout_->storage.data());
   dnnl::stream stream(engine());
-  dnnl::reorder(plain, packed).execute(stream, plain, packed);
+  how.reorder.execute(stream, plain, packed);
 }
 
 PackedMatrix::~PackedMatrix() = default;

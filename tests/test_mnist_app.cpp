@@ -15,8 +15,8 @@ namespace runnel::test {
 namespace {
 
 const std::string train =
-    "mnist train --preset tiny --data synthetic --side 7 --layers 1 --width 16 --heads 2 --feed-forward 16 --batch 2 "
-    "--minutes 0 --schedule constant --evaluate-every 3 --threads 1 ";
+    "mnist train --preset tiny --precision f32 --data synthetic --side 7 --layers 1 --width 16 --heads 2 "
+    "--feed-forward 16 --batch 2 --minutes 0 --schedule constant --evaluate-every 3 --threads 1 ";
 
 Result run(const Sandbox& box, const std::string& words) {
   const Result result = box.run(words);
