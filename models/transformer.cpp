@@ -133,8 +133,11 @@ struct RecurrentTransformer::PackedLayer {
 
   explicit PackedLayer(const EncoderLayer& l)
       : projections{{l.query.weight, l.query.bias}, {l.key.weight, l.key.bias}, {l.value.weight, l.value.bias}},
-        out_layer(l.out.weight, l.out.bias), layer1(l.linear1.weight, l.linear1.bias),
-        layer2(l.linear2.weight, l.linear2.bias), norm1(l.norm1), norm2(l.norm2) {}
+        out_layer(l.out.weight, l.out.bias),
+        layer1(l.linear1.weight, l.linear1.bias),
+        layer2(l.linear2.weight, l.linear2.bias),
+        norm1(l.norm1),
+        norm2(l.norm2) {}
 
   std::vector<Tensor> project(const Tensor& x) const { return linear(x, projections); }
   Tensor out(const Tensor& x) const { return linear(x, out_layer); }
