@@ -5,8 +5,7 @@
 //   dk_i = R_i v_i,   dv_i = R_i^T k_i,  R_i = sum_{j>=i} q_j dy_j^T     (eq. 14, 15)
 //
 // The state S [E,M] is the only memory besides inputs and outputs: backward walks the sequence twice, once from each
-// end, instead of keeping L states. linear_attention computes the same, fused and in chunks, several times faster; this
-// is its definition.
+// end, instead of keeping L states. linear_attention computes the same, fused and in chunks; this is its definition.
 #include <algorithm>
 #include <vector>
 
