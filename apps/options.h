@@ -66,6 +66,7 @@ struct Settings : Machine {
   std::string schedule =
       "step";  // constant; step: x 0.1 after `lr_step` updates; cosine: to zero at the end of the run
   int64_t lr_step = 3000;
+  double beta2 = 0.999;
   double weight_decay = 0.01;
   double clip = 1;
   double global_clip = 0;
@@ -93,6 +94,7 @@ struct Settings : Machine {
     option("schedule", schedule, one_of({"constant", "step", "cosine"}),
            "of the learning rate: constant, a tenth after --lr-step updates, or a cosine to zero at the end");
     option("lr-step", lr_step, in_range(1), "updates before the learning rate drops (--schedule step)");
+    option("beta2", beta2, in_range(0.9, 0.9999), "how slowly RAdam's mean of squared gradients forgets");
     option("weight-decay", weight_decay, in_range(0, 1), "decoupled");
     option("clip", clip, in_range(0, 1e9), "largest gradient norm of each parameter tensor; 0: any");
     option("global-clip", global_clip, in_range(0, 1e9), "largest norm of all gradients together; 0: any");

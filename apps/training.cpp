@@ -164,6 +164,7 @@ class Run {
         config_(config),
         parameters_(task.model.parameters()),
         optimizer_(parameters_, {.lr = settings.lr,
+                                 .beta2 = settings.beta2,
                                  .weight_decay = settings.weight_decay,
                                  .clip = settings.clip,
                                  .global_clip = settings.global_clip}) {}

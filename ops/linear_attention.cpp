@@ -22,6 +22,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "engine/check.h"
@@ -339,29 +340,62 @@ class Walk {
   Tensor states_;
 };
 
+// Columns of s1 = s0 + k v^T and of y = q^T s1 / normaliser, for `width` vectors of columns, whose sums stay in
+// registers. Rows of the states are m apart.
+template <int width>
+void advance_columns(float* y, float* s1, const float* s0, const float* q, const float* k, const float* v, int64_t e,
+                     int64_t m, float inverse) {
+  const auto load_lanes = [](const float* from) {
+    Lanes x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+  };
+  Lanes sums[width] = {}, values[width];
+  for (int w = 0; w < width; ++w) values[w] = load_lanes(v + w * lanes);
+  for (int64_t i = 0; i < e; ++i)
+    for (int w = 0; w < width; ++w) {
+      const Lanes s = load_lanes(s0 + i * m + w * lanes) + k[i] * values[w];
+      sums[w] += q[i] * s;
+      std::memcpy(s1 + i * m + w * lanes, &s, sizeof s);
+    }
+  for (int w = 0; w < width; ++w) {
+    sums[w] *= inverse;
+    std::memcpy(y + w * lanes, &sums[w], sizeof sums[w]);
+  }
+}
+
 // One position (eq. 18-20): the recurrent form that sampling runs on. Reading and writing the state is all the work.
 void one_position(float* y, float* s1, float* z1, const float* q, const float* k, const float* v, const float* s0,
                   const float* z0, const Sizes& sizes) {
   const int64_t e = sizes.e, m = sizes.m;
-#pragma omp parallel for schedule(static) if (sizes.sequences() * e * m >= 1 << 16)
-  for (int64_t n = 0; n < sizes.sequences(); ++n) {
-    float normaliser = eps;
-    float* to = y + n * m;
-    std::fill_n(to, m, 0.0f);
-    for (int64_t i = 0; i < e; ++i) {
-      const float qi = phi(q[n * e + i]), ki = phi(k[n * e + i]);
-      const float z = (z0 ? z0[n * e + i] : 0) + ki;
-      normaliser += qi * z;
-      if (z1) z1[n * e + i] = z;
-      const int64_t row = (n * e + i) * m;
-#pragma omp simd
-      for (int64_t j = 0; j < m; ++j) {
-        const float s = (s0 ? s0[row + j] : 0) + ki * v[n * m + j];
-        to[j] += qi * s;
-        if (s1) s1[row + j] = s;
+#pragma omp parallel if (sizes.sequences() * e * m >= 1 << 16)
+  {
+    std::vector<float> features(static_cast<size_t>(2 * e));
+    float *const qs = features.data(), *const ks = qs + e;
+#pragma omp for schedule(static)
+    for (int64_t n = 0; n < sizes.sequences(); ++n) {
+      float normaliser = eps;
+#pragma omp simd reduction(+ : normaliser)
+      for (int64_t i = 0; i < e; ++i) {
+        qs[i] = phi(q[n * e + i]);
+        ks[i] = phi(k[n * e + i]);
+        z1[n * e + i] = z0[n * e + i] + ks[i];
+        normaliser += qs[i] * z1[n * e + i];
+      }
+      const float inverse = 1 / normaliser;
+      const float *from = s0 + n * e * m, *values = v + n * m;
+      float *to = s1 + n * e * m, *out = y + n * m;
+      int64_t j = 0;
+      for (; j + 2 * lanes <= m; j += 2 * lanes)
+        advance_columns<2>(out + j, to + j, from + j, qs, ks, values + j, e, m, inverse);
+      for (; j + lanes <= m; j += lanes)
+        advance_columns<1>(out + j, to + j, from + j, qs, ks, values + j, e, m, inverse);
+      for (; j < m; ++j) {
+        float sum = 0;
+        for (int64_t i = 0; i < e; ++i) sum += qs[i] * (to[i * m + j] = from[i * m + j] + ks[i] * values[j]);
+        out[j] = sum * inverse;
       }
     }
-    for (int64_t j = 0; j < m; ++j) to[j] /= normaliser;
   }
 }
 
@@ -371,7 +405,7 @@ void cpu::linear_attention_forward(float* y, float* s1, float* z1, const float* 
                                    const float* s0, const float* z0, int64_t batch, int64_t length, int64_t heads,
                                    int64_t e, int64_t m) {
   const Sizes sizes{batch, length, heads, e, m};
-  if (length == 1) return one_position(y, s1, z1, q, k, v, s0, z0, sizes);
+  if (length == 1 && s0 && s1) return one_position(y, s1, z1, q, k, v, s0, z0, sizes);
   const auto inputs = [&](int64_t n) {
     return Inputs{sizes.sequence(q, n, e), sizes.sequence(k, n, e), sizes.sequence(v, n, m)};
   };

@@ -22,6 +22,7 @@ namespace {
 using cpu::Lanes, cpu::lanes;
 
 constexpr int64_t panel_columns = 2 * lanes;
+constexpr int64_t prefetched = 24;  // rows of a panel: what the processor itself fetches ahead ends with each page
 
 // An operand of a panel's product: one float32 number, or two neighbours of a row as bfloat16.
 using Pair = uint32_t;
@@ -46,6 +47,8 @@ void panel_product(float* y, int64_t y_stride, const Number* x, int64_t x_stride
   Lanes sums[rows][2] = {};
   for (int64_t k = 0; k < depth; ++k) {
     const Vector w0 = w[2 * k], w1 = w[2 * k + 1];
+    __builtin_prefetch(w + 2 * (k + prefetched));
+    __builtin_prefetch(w + 2 * (k + prefetched) + 1);
 #pragma GCC unroll 12
     for (int r = 0; r < rows; ++r) {
       multiply_add(sums[r][0], x[r * x_stride + k], w0);

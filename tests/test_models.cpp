@@ -1,3 +1,4 @@
+#include "models/generation.h"
 #include "models/transformer.h"
 
 #include <algorithm>
@@ -79,6 +80,42 @@ TEST_CASE("select clones and reorders recurrent states, which then go their own 
     CHECK_EQ(one[10 + j], one[j]);
   }
   check_fails([&] { twin.select({2}); }, "no sequence 2 among 2");
+}
+
+TEST_CASE("complete draws each sequence as if it were alone, from the state that it goes on from") {
+  const Transformer model(
+      {.layers = 2, .heads = 2, .head_dim = 8, .feed_forward = 32, .vocabulary = 256, .outputs = 6, .max_length = 12},
+      Key{1});
+  constexpr int64_t n = 12, known = 3, batch = 41;  // more than two threads take at once
+  const std::vector<int32_t> prefixes[2] = {{0, 200, 7}, {9, 0, 255}};
+  RecurrentTransformer read(model, 2);
+  for (size_t t = 0; t + 1 < known; ++t) read.step(Indices(Shape{2}, {prefixes[0][t], prefixes[1][t]}));
+
+  std::vector<int64_t> from;
+  std::vector<Key> keys;
+  std::vector<uint8_t> together;
+  for (uint64_t b = 0; b < batch; ++b) {
+    from.push_back(b % 2);
+    keys.push_back(Key{b});
+    together.insert(together.end(), prefixes[b % 2].begin(), prefixes[b % 2].end());
+    together.resize((b + 1) * n);
+  }
+  int64_t last = 0;
+  complete(together, known, read, from, keys, 1, [&](int64_t bytes, int64_t of) {
+    CHECK_GT(bytes, last);
+    CHECK_EQ(of, batch * (n - known));
+    last = bytes;
+  });
+  CHECK_GT(last, 0);
+  for (size_t b : {0, 1, 12, 40}) {
+    CAPTURE(b);
+    std::vector<uint8_t> alone(together.begin() + b * n, together.begin() + b * n + known);
+    alone.resize(n);
+    complete(alone, known, read, {from[b]}, {keys[b]}, 1);
+    CHECK(alone == std::vector<uint8_t>(together.begin() + b * n, together.begin() + (b + 1) * n));
+  }
+  check_fails([&] { complete(together, known - 1, read, from, keys, 1); }, "the state has read 2 bytes");
+  check_fails([&] { complete(together, known, read, {0}, keys, 1); }, "41 keys for 1 states");
 }
 
 TEST_CASE("dropout is drawn from its key: the same key, the same output; none without a key") {
