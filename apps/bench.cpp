@@ -41,30 +41,33 @@ struct AttentionOptions : BenchOptions {
   }
 };
 
-// Median seconds of `runs` calls after one that warms up.
-double median_seconds(int64_t runs, const std::function<void()>& call) {
+// Median seconds of --runs calls after one that warms up.
+double median_seconds(const BenchOptions& o, const std::function<void()>& call) {
+  const int64_t runs = o.runs;
   call();
+  synchronize(o.where());
   std::vector<double> seconds;
   for (int64_t i = 0; i < runs; ++i) {
     const auto start = std::chrono::steady_clock::now();
     call();
+    synchronize(o.where());
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   std::nth_element(seconds.begin(), seconds.begin() + runs / 2, seconds.end());
   return seconds[static_cast<size_t>(runs / 2)];
 }
 
-Tensor uniform(Shape shape, Key key) {
+Tensor uniform(Shape shape, Key key, Device device) {
   std::vector<float> values(static_cast<size_t>(shape.size()));
   for (size_t i = 0; i < values.size(); ++i) values[i] = 2 * key.uniform(i) - 1;
-  return Tensor(shape, values);
+  return Tensor(shape, values, device);
 }
 
 // What the matrix library reaches on this machine now: the ceiling for everything below.
-double sgemm_rate(int64_t runs) {
+double sgemm_rate(const BenchOptions& o) {
   constexpr int64_t n = 2048;
-  const Tensor a = uniform(Shape{n, n}, Key{1}), b = uniform(Shape{n, n}, Key{2});
-  return 2.0 * n * n * n / median_seconds(runs, [&] { matmul(a, b); });
+  const Tensor a = uniform(Shape{n, n}, Key{1}, o.where()), b = uniform(Shape{n, n}, Key{2}, o.where());
+  return 2.0 * n * n * n / median_seconds(o, [&] { matmul(a, b); });
 }
 
 int bench_attention(AttentionOptions& o) {
@@ -74,20 +77,22 @@ int bench_attention(AttentionOptions& o) {
   double before = 0;
   for (int64_t length = 512; length <= o.longest; length *= 2) {
     const Shape shape{o.batch, length, o.heads, o.head_dim};
-    Tensor y(shape), dq(shape), dk(shape), dv(shape);
-    const Tensor q = uniform(shape, Key{1}), k = uniform(shape, Key{2}), v = uniform(shape, Key{3});
-    const Tensor dy = uniform(shape, Key{4});
-    reset_peak(Device::cpu);
-    const int64_t live = memory_use(Device::cpu).live;
-    const double seconds = median_seconds(o.runs, [&] {
-      DISPATCH(q.device(), linear_attention_forward(y.data(), nullptr, nullptr, q.data(), k.data(), v.data(), nullptr,
-                                                    nullptr, o.batch, length, o.heads, o.head_dim, o.head_dim));
-      DISPATCH(q.device(),
+    const Device device = o.where();
+    Tensor y(shape, device), dq(shape, device), dk(shape, device), dv(shape, device);
+    const Tensor q = uniform(shape, Key{1}, device), k = uniform(shape, Key{2}, device),
+                 v = uniform(shape, Key{3}, device);
+    const Tensor dy = uniform(shape, Key{4}, device);
+    reset_peak(device);
+    const int64_t live = memory_use(device).live;
+    const double seconds = median_seconds(o, [&] {
+      DISPATCH(device, linear_attention_forward(y.data(), nullptr, nullptr, q.data(), k.data(), v.data(), nullptr,
+                                                nullptr, o.batch, length, o.heads, o.head_dim, o.head_dim));
+      DISPATCH(device,
                linear_attention_backward(dq.data(), dk.data(), dv.data(), dy.data(), y.data(), q.data(), k.data(),
                                          v.data(), nullptr, nullptr, o.batch, length, o.heads, o.head_dim, o.head_dim));
     });
     const double tensors = 8.0 * static_cast<double>(q.size()) * sizeof(float);  // q, k, v, y and their gradients
-    const double extra = static_cast<double>(memory_use(Device::cpu).peak - live);
+    const double extra = static_cast<double>(memory_use(device).peak - live);
     fmt::print("{:>8} {:>10.3f} {:>10.2f} {:>9.3f} {:>12.2f} {:>14.3f}\n", length, 1e3 * seconds,
                before > 0 ? seconds / before : 0, 1e6 * seconds / static_cast<double>(o.batch * length),
                (tensors + extra) / 1e6, extra / 1e6);
@@ -107,14 +112,14 @@ constexpr TransformerConfig copy_model{};  // the defaults: the paper's copy tas
 constexpr TransformerConfig mnist_model{.layers = 8, .vocabulary = 256, .outputs = 30, .max_length = 783};
 
 int bench_training(BenchOptions& o) {
-  const double peak = sgemm_rate(o.runs);
+  const double peak = sgemm_rate(o);
   fmt::print("{} threads; float32 matrix products of 2048 x 2048: {:.0f} GFLOP/s; training in {}, median of {} steps\n",
              o.threads, peak / 1e9, o.precision, o.runs);
   const auto measure = [&](const char* name, const TransformerConfig& config, int64_t batch, const auto& loss) {
-    Transformer model(config, Key{1});
+    Transformer model(config, Key{1}, o.where());
     RAdam optimizer(model.parameters(), {});
     uint64_t step = 0;
-    const double seconds = median_seconds(o.runs, [&] {
+    const double seconds = median_seconds(o, [&] {
       Tape tape;
       optimizer.step(tape.backward(loss(model, Key{step++})));
     });
@@ -124,13 +129,13 @@ int bench_training(BenchOptions& o) {
                100 * 3 * product_flops(config) * rate / peak);
   };
   measure("copy task", copy_model, 64, [&](const Transformer& model, Key key) {
-    const CopyBatch data = CopyTask{}.batch(key.fold(0), 64);
+    const CopyBatch data = CopyTask{}.batch(key.fold(0), 64, o.where());
     return cross_entropy(model(data.tokens, key.fold(1)), data.targets, data.mask);
   });
   measure("MNIST", mnist_model, 10, [&](const Transformer& model, Key key) {
     std::vector<int32_t> bytes(10 * 783);
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<int32_t>(key.below(i, 256));
-    const Indices tokens(Shape{10, 783}, bytes);
+    const Indices tokens(Shape{10, 783}, bytes, o.where());
     const Tensor nll = logistic_mixture_nll(model(tokens, key.fold(1)), tokens);
     return scale(sum(nll), 1 / static_cast<float>(nll.size()));
   });
@@ -139,14 +144,13 @@ int bench_training(BenchOptions& o) {
 
 int bench_generation(BenchOptions& o) {
   fmt::print("MNIST model, 784 bytes per image, {} threads, {}, median of {}\n", o.threads, o.precision, o.runs);
-  const Transformer model(mnist_model, Key{1});
+  const Transformer model(mnist_model, Key{1}, o.where());
   const RecurrentTransformer start(model, 1);
   for (const size_t count : {1, 8, 64}) {
     std::vector<uint8_t> images(count * 784);
     std::vector<Key> keys;
     for (uint64_t i = 0; i < count; ++i) keys.push_back(Key{i});
-    const double seconds =
-        median_seconds(o.runs, [&] { complete(images, 1, start, std::vector<int64_t>(count), keys, 1); });
+    const double seconds = median_seconds(o, [&] { complete(images, 1, start, std::vector<int64_t>(count), keys, 1); });
     fmt::print("{:>4} at once: {:.2f} images/s, {:.3f} s in all\n", count, static_cast<double>(count) / seconds,
                seconds);
   }

@@ -24,7 +24,9 @@
 namespace runnel {
 namespace {
 
-struct CheckOptions : Machine {};
+struct CheckOptions : Machine {
+  CheckOptions() { precision = "f32"; }  // it measures rounding
+};
 
 Tensor uniform(Shape shape, Key key) {
   std::vector<float> values(static_cast<size_t>(shape.size()));

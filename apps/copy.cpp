@@ -72,7 +72,7 @@ std::vector<int32_t> argmax(const Tensor& logits) {
 int train_copy(CopySettings& settings) {
   const CopyTask data{.length = settings.length};
   Transformer model(settings.model(data.vocabulary(), data.vocabulary(), data.length),
-                    key_for(settings.seed, Purpose::initialisation));
+                    key_for(settings.seed, Purpose::initialisation), settings.where());
   const auto mean_loss = [&](const CopyBatch& batch, std::optional<Key> dropout) {
     return cross_entropy(model(batch.tokens, dropout), batch.targets, batch.mask);
   };
@@ -81,11 +81,12 @@ int train_copy(CopySettings& settings) {
       .model = model,
       .tokens = data.length,
       .bits = false,
-      .loss = [&](int64_t, int64_t batch, Key key) { return mean_loss(data.batch(key.fold(0), batch), key.fold(1)); },
+      .loss = [&](int64_t, int64_t batch,
+                  Key key) { return mean_loss(data.batch(key.fold(0), batch, model.device()), key.fold(1)); },
       .validate =
           [&] {
             const Key key = key_for(settings.seed, Purpose::validation);
-            return mean_loss(data.batch(key, settings.batch), {}).item();
+            return mean_loss(data.batch(key, settings.batch, model.device()), {}).item();
           },
       .preview = {}};
   return train(task, settings, to_json(settings));
@@ -100,15 +101,15 @@ std::string letters(const std::vector<int32_t>& symbols) {
 // Reads the sequence and the separator, then goes on by itself, one symbol after another.
 std::vector<int32_t> copy_of(const Transformer& model, const std::vector<int32_t>& sequence) {
   RecurrentTransformer twin(model, 1);
-  for (const int32_t symbol : sequence) twin.step(Indices({1}, {symbol}));
+  for (const int32_t symbol : sequence) twin.step(Indices({1}, {symbol}, model.device()));
   std::vector<int32_t> written;
   for (int32_t symbol = 0; written.size() < sequence.size(); written.push_back(symbol))
-    symbol = argmax(twin.step(Indices({1}, {symbol})))[0];
+    symbol = argmax(twin.step(Indices({1}, {symbol}, model.device())))[0];
   return written;
 }
 
 int evaluate_copy(EvaluateOptions& options) {
-  const Checkpoint checkpoint = load_checkpoint(options.model, "copy");
+  const Checkpoint checkpoint = load_checkpoint(options.model, "copy", options.where());
   const CopyTask data{.length = checkpoint.model.config().max_length};
   const Key key = key_for(options.seed, Purpose::sampling);
 
@@ -116,7 +117,7 @@ int evaluate_copy(EvaluateOptions& options) {
   for (int64_t done = 0; done < options.sequences;) {
     const int64_t size = std::min<int64_t>(64, options.sequences - done);
     const CopyBatch batch = data.batch(key.fold(static_cast<uint64_t>(done)), size);
-    const std::vector<int32_t> guess = argmax(checkpoint.model(batch.tokens));
+    const std::vector<int32_t> guess = argmax(checkpoint.model(batch.tokens.to(options.where())));
     for (size_t i = 0; i < guess.size(); ++i)
       if (batch.mask.data()[i] > 0) {
         ++asked;

@@ -113,7 +113,7 @@ std::vector<double> nll_by_position(const Transformer& model, const ImageSet& im
   const size_t length = static_cast<size_t>(images.size()) - 1;
   std::vector<double> total(length);
   for (int64_t first = 0; first < images.count; first += at_once) {
-    const ByteBatch batch = byte_batch(images, first, std::min(at_once, images.count - first));
+    const ByteBatch batch = byte_batch(images, first, std::min(at_once, images.count - first), model.device());
     const std::vector<float> nll = logistic_mixture_nll(model(batch.tokens), batch.targets).to_vector();
     for (size_t i = 0; i < nll.size(); ++i) total[i % length] += nll[i];
     if (show_progress) progress("evaluated", std::min(first + at_once, images.count), images.count);
@@ -146,7 +146,8 @@ std::vector<Picture> generate(const Transformer& model, int64_t side, int64_t co
 int64_t zoom(int64_t side) { return 84 / side; }
 
 int train_mnist(MnistSettings& s) {
-  Transformer model(s.model(256, 3 * components, s.side * s.side - 1), key_for(s.seed, Purpose::initialisation));
+  Transformer model(s.model(256, 3 * components, s.side * s.side - 1), key_for(s.seed, Purpose::initialisation),
+                    s.where());
   const ImageSet all = load(s.data, Split::train, s.side);
   check(all.count > held_out, all.name, ": ", all.count, " images; training needs more than ", held_out);
   const ImageSet images = slice(all, 0, all.count - held_out), kept = slice(all, all.count - held_out, held_out);
@@ -161,7 +162,7 @@ int train_mnist(MnistSettings& s) {
             .validate = {},
             .preview = {}};
   task.loss = [&](int64_t step, int64_t batch, Key key) {
-    const ByteBatch bytes = byte_batch(images, step * batch, batch);
+    const ByteBatch bytes = byte_batch(images, step * batch, batch, model.device());
     const Tensor nll = logistic_mixture_nll(model(bytes.tokens, key), bytes.targets);
     return scale(sum(nll), 1 / static_cast<float>(nll.size()));
   };
@@ -179,7 +180,7 @@ struct Use {
   std::string data;  // that it was trained on
   fs::path out;
 
-  Use(const UseOptions& o, const char* picture_name) : checkpoint(load_checkpoint(o.model, "mnist")) {
+  Use(const UseOptions& o, const char* picture_name) : checkpoint(load_checkpoint(o.model, "mnist", o.where())) {
     try {
       checkpoint.config.at("side").get_to(side);
       checkpoint.config.at("data").get_to(data);
@@ -282,7 +283,7 @@ int complete_images(CompleteOptions& o) {
     std::vector<int32_t> tokens(some.size());
     for (int64_t t = 0; t + 1 < keep; ++t) {
       for (size_t i = 0; i < some.size(); ++i) tokens[i] = images.image(some[i])[static_cast<size_t>(t)];
-      given.step(Indices(Shape{static_cast<int64_t>(some.size())}, tokens));
+      given.step(Indices(Shape{static_cast<int64_t>(some.size())}, tokens, o.where()));
     }
     std::vector<int64_t> from;
     std::vector<Key> keys;

@@ -31,9 +31,18 @@ CLI::Validator one_of(const std::vector<std::string>& words) {
 }
 
 void Machine::prepare() {
-  if (device == "cuda") release(allocate(64, Device::cuda), 64, Device::cuda);  // throws if there is none
-  if (precision == "auto") precision = has_bf16() ? "bf16" : "f32";
-  set_precision(precision == "bf16" ? Precision::bf16 : Precision::f32);
+  const std::string problem = device == "cpu" ? "" : why_unavailable(Device::cuda);
+  if (device == "auto") device = problem.empty() && !cuda_is_stand_in() ? "cuda" : "cpu";
+  check(device == "cpu" || problem.empty(), "--device cuda: ", problem);
+  const bool cuda = device == "cuda";
+  if (cuda && cuda_is_stand_in())
+    fmt::print(stderr, "there is no GPU in this build: the CUDA kernels run on the CPU, many times slower\n");
+  if (precision == "auto") precision = cuda ? "tf32" : has_bf16() ? "bf16" : "f32";
+  check<UsageError>(cuda || precision != "tf32", "--precision tf32 is for --device cuda; give f32 or bf16");
+  set_precision(precision == "bf16"   ? Precision::bf16
+                : precision == "tf32" ? Precision::tf32
+                                      : Precision::f32,
+                where());
   if (threads == 0) threads = omp_get_max_threads();
   omp_set_num_threads(static_cast<int>(threads));
 }

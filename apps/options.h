@@ -33,21 +33,22 @@ CLI::Validator one_of(const std::vector<std::string>& words);
 // What every command that computes takes.
 struct Machine {
   std::string device = "auto";
-  std::string precision = "f32";
+  std::string precision = "auto";
   int64_t threads = 0;  // 0: all cores
   uint64_t seed = 1;
 
   template <class Each>
   void each(Each&& option) {
     option("device", device, one_of({"auto", "cpu", "cuda"}), "where to compute");
-    option("precision", precision, one_of({"f32", "bf16", "auto"}),
-           "what matrix products round their operands to; auto: bf16 if the processor has it");
+    option("precision", precision, one_of({"auto", "f32", "tf32", "bf16"}),
+           "what matrix products round their operands to; auto: tf32 on CUDA, bf16 if the processor has it, else f32");
     option("threads", threads, in_range(0, 1024), "CPU threads; 0, which is also the default, means all cores");
     option("seed", seed, in_range(0), "of everything random");
   }
 
-  // Sets threads and precision, and checks that the device exists.
+  // Sets threads, device and precision. UsageError or Error if there is no such device or it cannot do that.
   void prepare();
+  Device where() const { return device == "cuda" ? Device::cuda : Device::cpu; }
 };
 
 // What every training takes. The values here are the paper's (copy task).

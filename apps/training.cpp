@@ -228,10 +228,12 @@ SafeTensors Run::content(bool with_optimizer) const {
 void Run::save() {
   if (saved_ == at_.step) return;
   // A gradient can overflow although the loss did not: such weights must not replace good ones.
-  for (const auto& [name, tensor] : parameters_)
-    check(std::all_of(tensor.data(), tensor.data() + tensor.size(), [](float x) { return std::isfinite(x); }),
-          "update ", at_.step, " left numbers in ", name, " that are not finite; nothing was saved after step ",
+  for (const auto& [name, tensor] : parameters_) {
+    const std::vector<float> values = tensor.to_vector();
+    check(std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }), "update ", at_.step,
+          " left numbers in ", name, " that are not finite; nothing was saved after step ",
           std::max<int64_t>(saved_, 0));
+  }
   save_safetensors(folder_ / "last.safetensors", content(true));
   saved_ = at_.step;
 }
@@ -348,21 +350,22 @@ int Run::run() {
 // Memory and time are linear in the batch: two small batches say what the whole one takes.
 void Run::dry() {
   const auto peak = [&](int64_t batch) {
-    reset_peak(Device::cpu);
-    const int64_t before = memory_use(Device::cpu).live;
+    reset_peak(settings_.where());
+    const int64_t before = memory_use(settings_.where()).live;
     update(0, batch);
-    return static_cast<double>(memory_use(Device::cpu).peak - before);
+    return static_cast<double>(memory_use(settings_.where()).peak - before);
   };
   const auto seconds_of = [&](int64_t batch) {
     const double start = now();
     update(0, batch);
+    synchronize(settings_.where());
     return now() - start;
   };
   const double one = peak(1), two = peak(2), batch = static_cast<double>(settings_.batch);
   const double step_bytes = one + (batch - 1) * (two - one);
   const double parameter_bytes = 4 * static_cast<double>(task_.model.parameter_count());
   const double bytes = 3 * parameter_bytes + step_bytes;
-  const double free = static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  const double free = static_cast<double>(free_memory(settings_.where()));
 
   double seconds = seconds_of(2) * batch / 2;
   const bool measured = bytes < free && seconds < 30;
@@ -393,7 +396,7 @@ int train(const Task& task, const Settings& settings, nlohmann::json config) {
   return 0;
 }
 
-Checkpoint load_checkpoint(const std::filesystem::path& given, const std::string& app) {
+Checkpoint load_checkpoint(const std::filesystem::path& given, const std::string& app, Device device) {
   check<UsageError>(!given.empty(), "--model is needed: a run folder or a .safetensors file");
   fs::path path = given;
   std::error_code error;
@@ -415,7 +418,7 @@ Checkpoint load_checkpoint(const std::filesystem::path& given, const std::string
     for (const auto& [name, tensor] : content.tensors) most = std::max(most, tensor.size());
     for (const int64_t size : {c.layers, c.heads, c.head_dim, c.feed_forward, c.vocabulary, c.outputs})
       check(size > 0 && size <= most, path.string(), " is damaged: it describes an impossible model");
-    Checkpoint checkpoint{path, Transformer(c, Key{}), metadata(content, path, "config"), standing.at("step")};
+    Checkpoint checkpoint{path, Transformer(c, Key{}, device), metadata(content, path, "config"), standing.at("step")};
     restore(content, path, checkpoint.model.parameters());
     return checkpoint;
   } catch (const json::exception&) {

@@ -47,6 +47,6 @@ struct Checkpoint {
 };
 // From a run folder (its best checkpoint, else its last) or a .safetensors file. Throws Error if it belongs to another
 // app.
-Checkpoint load_checkpoint(const std::filesystem::path& path, const std::string& app);
+Checkpoint load_checkpoint(const std::filesystem::path& path, const std::string& app, Device device);
 
 }  // namespace runnel

@@ -1,7 +1,9 @@
 #include "engine/device.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -20,11 +22,10 @@ namespace runnel {
 namespace {
 
 // Training asks for the same few sizes in every step, so a free list per exact size serves nearly all of it, and
-// the operating system is spared from mapping and zeroing the same pages again and again.
+// the operating system is spared from mapping and zeroing the same pages again and again. CUDA has a pool of its own.
 struct Pool {
   std::mutex mutex;
   std::unordered_map<size_t, std::vector<void*>> free;
-  MemoryUse use{0, 0};
 
   void* take(size_t bytes) {
     auto found = free.find(bytes);
@@ -45,6 +46,17 @@ Pool& pool() {
   static Pool* the_pool = new Pool;  // never destroyed: tensors with static storage may outlive any order of ours
   return *the_pool;
 }
+
+struct Counter {
+  std::atomic<int64_t> live{0}, peak{0};
+  void add(int64_t bytes) {
+    const int64_t now = live += bytes;
+    for (int64_t before = peak; before < now && !peak.compare_exchange_weak(before, now);) {
+    }
+  }
+};
+Counter counters[2];
+Counter& counter(Device device) { return counters[device == Device::cuda]; }
 
 Precision the_precision = Precision::f32;
 
@@ -67,47 +79,112 @@ void* allocate_from_system(size_t bytes) {
 
 const char* name(Device device) { return device == Device::cpu ? "cpu" : "cuda"; }
 
-void* allocate(size_t bytes, Device device) {
-  check(device == Device::cpu, "this build has no CUDA; configure with -DRUNNEL_CUDA=ON");
+namespace {
+
+void* allocate_cpu(size_t bytes) {
   Pool& pool = runnel::pool();
   const std::lock_guard lock(pool.mutex);
-  const size_t rounded = round_up(bytes);
-  void* memory = pool.take(rounded);
-  if (!memory) memory = allocate_from_system(rounded);
+  void* memory = pool.take(bytes);
+  if (!memory) memory = allocate_from_system(bytes);
   if (!memory) {
     pool.trim();
-    memory = allocate_from_system(rounded);
+    memory = allocate_from_system(bytes);
   }
-  check(memory, "out of memory: asked for ", bytes, " bytes with ", pool.use.live,
-        " bytes in use; make the batch, the length or the model smaller");
-  pool.use.live += static_cast<int64_t>(bytes);
-  if (pool.use.live > pool.use.peak) pool.use.peak = pool.use.live;
   return memory;
 }
 
-void release(void* memory, size_t bytes, Device) {
+void release_cpu(void* memory, size_t bytes) {
+  if (!RUNNEL_POOL) return std::free(memory);
   Pool& pool = runnel::pool();
   const std::lock_guard lock(pool.mutex);
-  pool.use.live -= static_cast<int64_t>(bytes);
-  if (RUNNEL_POOL)
-    pool.free[round_up(bytes)].push_back(memory);
-  else
-    std::free(memory);
+  pool.free[bytes].push_back(memory);
 }
 
-void copy(void* to, Device, const void* from, Device, size_t bytes) {
-  if (bytes) std::memcpy(to, from, bytes);
+}  // namespace
+
+std::string why_unavailable(Device device) {
+  if (device == Device::cpu) return "";
+#if RUNNEL_WITH_CUDA
+  return cuda::why_unavailable();
+#else
+  return "this build has no CUDA; configure with -DRUNNEL_CUDA=ON";
+#endif
 }
 
-MemoryUse memory_use(Device) {
-  const std::lock_guard lock(pool().mutex);
-  return pool().use;
+bool cuda_is_stand_in() {
+#if RUNNEL_CUDA_IS_STAND_IN
+  return true;
+#else
+  return false;
+#endif
 }
 
-void reset_peak(Device) {
-  const std::lock_guard lock(pool().mutex);
-  pool().use.peak = pool().use.live;
+void* allocate(size_t bytes, Device device) {
+#if RUNNEL_WITH_CUDA
+  void* const memory = device == Device::cpu ? allocate_cpu(round_up(bytes)) : cuda::allocate(bytes);
+#else
+  check(device == Device::cpu, why_unavailable(device));
+  void* const memory = allocate_cpu(round_up(bytes));
+#endif
+  check(memory, "out of memory on ", name(device), ": asked for ", bytes, " bytes with ", memory_use(device).live,
+        " bytes in use; make the batch, the length or the model smaller");
+  counter(device).add(static_cast<int64_t>(bytes));
+  return memory;
 }
+
+void release(void* memory, size_t bytes, Device device) {
+  counter(device).add(-static_cast<int64_t>(bytes));
+#if RUNNEL_WITH_CUDA
+  if (device == Device::cuda) return cuda::release(memory);
+#endif
+  release_cpu(memory, round_up(bytes));
+}
+
+void copy(void* to, Device to_device, const void* from, Device from_device, size_t bytes) {
+  if (bytes == 0) return;
+#if RUNNEL_WITH_CUDA
+  if (to_device == Device::cuda || from_device == Device::cuda)
+    return cuda::copy(to, from, bytes, to_device == Device::cpu);
+#else
+  static_cast<void>(to_device), static_cast<void>(from_device);
+#endif
+  std::memcpy(to, from, bytes);
+}
+
+void synchronize(Device device) {
+#if RUNNEL_WITH_CUDA
+  if (device == Device::cuda) cuda::synchronize();
+#else
+  static_cast<void>(device);
+#endif
+}
+
+#if RUNNEL_WITH_CUDA
+void Repeated::run() {
+  if (device_ == Device::cpu || !std::exchange(warm_, true)) return work_();
+  if (!graph_) graph_ = cuda::capture(work_);
+  cuda::launch_graph(graph_);
+}
+Repeated::~Repeated() {
+  if (graph_) cuda::destroy_graph(graph_);
+}
+#else
+void Repeated::run() { work_(); }
+Repeated::~Repeated() = default;
+#endif
+
+MemoryUse memory_use(Device device) { return {counter(device).live, counter(device).peak}; }
+
+int64_t free_memory(Device device) {
+#if RUNNEL_WITH_CUDA
+  if (device == Device::cuda) return cuda::free_memory();
+#else
+  static_cast<void>(device);
+#endif
+  return static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+}
+
+void reset_peak(Device device) { counter(device).peak = counter(device).live.load(); }
 
 bool has_bf16() {
 #if defined(__x86_64__)
@@ -117,8 +194,8 @@ bool has_bf16() {
 #endif
 }
 
-void set_precision(Precision precision) {
-  check(precision == Precision::f32 || has_bf16(),
+void set_precision(Precision precision, Device device) {
+  check(precision != Precision::bf16 || device == Device::cuda || has_bf16(),
         "this processor has no bfloat16 products (AVX512_BF16); compute in f32");
   the_precision = precision;
 }

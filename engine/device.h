@@ -3,6 +3,9 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
 
 namespace runnel {
 
@@ -13,7 +16,32 @@ const char* name(Device device);
 void* allocate(size_t bytes, Device device);
 void release(void* memory, size_t bytes, Device device);
 
+// A copy to the host waits for what it reads; others are done when what is asked of the device next needs them.
 void copy(void* to, Device to_device, const void* from, Device from_device, size_t bytes);
+// Waits until the device has done everything that it was asked to.
+void synchronize(Device device);
+// "" if there is such a device; else why not, as a sentence for the user.
+std::string why_unavailable(Device device);
+// Whether Device::cuda is tests/simt, which runs the kernels on the CPU, slowly.
+bool cuda_is_stand_in();
+
+// Something that is asked of a device again and again in the same way. On CUDA it is captured as a graph, which costs
+// one launch; it may then use no memory that it has not allocated itself or that does not outlive the Repeated, and its
+// host code runs twice only. On the CPU it is called.
+class Repeated {
+ public:
+  Repeated(Device device, std::function<void()> work) : device_(device), work_(std::move(work)) {}
+  ~Repeated();
+  Repeated(const Repeated&) = delete;
+  Repeated& operator=(const Repeated&) = delete;
+  void run();
+
+ private:
+  Device device_;
+  std::function<void()> work_;
+  bool warm_ = false;      // the first run is not captured: libraries set themselves up in it
+  void* graph_ = nullptr;  // cudaGraphExec_t
+};
 
 // Bytes held by living tensors; what the pool keeps for reuse does not count.
 struct MemoryUse {
@@ -21,13 +49,15 @@ struct MemoryUse {
   int64_t peak;  // largest `live` since the last reset_peak
 };
 MemoryUse memory_use(Device device);
+int64_t free_memory(Device device);  // bytes that nobody uses, of the machine or of the GPU
 void reset_peak(Device device);
 
-// What the matrix products of models round their operands to; they always add up in float32. Set it before the first
-// product. Throws Error if bf16 is asked for and this processor cannot multiply it at speed.
-enum class Precision { f32, bf16 };
+// What the matrix products of models round their operands to; they always add up in float32. tf32 (10 bits of mantissa
+// instead of 23) is CUDA's: to the CPU it is f32. Set it before the first product. Throws Error if bf16 is asked for on
+// the CPU and this processor cannot multiply it at speed.
+enum class Precision { f32, tf32, bf16 };
 bool has_bf16();
-void set_precision(Precision precision);
+void set_precision(Precision precision, Device device = Device::cpu);
 Precision precision();
 
 }  // namespace runnel
@@ -42,6 +72,19 @@ Precision precision();
   namespace cuda {  \
   void __VA_ARGS__; \
   }
+
+// What cuda/device.cu does for allocate and its like.
+namespace runnel::cuda {
+std::string why_unavailable();
+void* allocate(size_t bytes);  // null if there is no more memory
+void release(void* memory);
+void copy(void* to, const void* from, size_t bytes, bool to_host);
+void synchronize();
+int64_t free_memory();
+void* capture(const std::function<void()>& work);  // a graph that is ready to launch
+void launch_graph(void* graph);
+void destroy_graph(void* graph);
+}  // namespace runnel::cuda
 
 #if RUNNEL_WITH_CUDA
 #define DISPATCH(device, ...) ((device) == ::runnel::Device::cpu ? cpu::__VA_ARGS__ : cuda::__VA_ARGS__)

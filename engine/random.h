@@ -2,6 +2,7 @@
 // SC 2011) turns a 64-bit key and a 128-bit counter into 128 random bits. Draw number i of a key is the same
 // wherever and whenever it is computed, so CPU and GPU agree, threads need no order, a backward pass draws its
 // dropout mask again instead of keeping it, and a resumed run needs to remember nothing but its seed and step.
+// What CUDA kernels call is constexpr: so nvcc compiles it for both sides without being told.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -12,7 +13,7 @@ using Philox = std::array<uint32_t, 4>;
 
 // The words are kept in 64 bits, of which the upper half may hold anything: so a loop over counters vectorises with
 // nothing but multiplications, shifts and bit operations.
-inline Philox philox(Philox counter, std::array<uint32_t, 2> key) {
+constexpr Philox philox(Philox counter, std::array<uint32_t, 2> key) {
   uint64_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
   for (int round = 0; round < 10; ++round) {
     const uint64_t a = 0xD2511F53 * (c0 & 0xffffffff);
@@ -32,24 +33,26 @@ inline Philox philox(Philox counter, std::array<uint32_t, 2> key) {
 struct Key {
   uint64_t value = 0;
 
-  std::array<uint32_t, 2> words() const { return {static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)}; }
+  constexpr std::array<uint32_t, 2> words() const {
+    return {static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)};
+  }
 
-  Key fold(uint64_t n) const {
+  constexpr Key fold(uint64_t n) const {
     const Philox p = philox({static_cast<uint32_t>(n), static_cast<uint32_t>(n >> 32), 0, 1}, words());
     return {p[0] | uint64_t{p[1]} << 32};
   }
 
   // The i-th 32 random bits.
-  uint32_t bits(uint64_t i) const {
+  constexpr uint32_t bits(uint64_t i) const {
     const uint64_t block = i / 4;
     return philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0}, words())[i % 4];
   }
 
   // The i-th uniform number, strictly between 0 and 1, so that its logarithm exists.
-  float uniform(uint64_t i) const { return (static_cast<float>(bits(i) >> 9) + 0.5f) * 0x1p-23f; }
+  constexpr float uniform(uint64_t i) const { return (static_cast<float>(bits(i) >> 9) + 0.5f) * 0x1p-23f; }
 
   // The i-th integer in [0, n). The bias is below n / 2^32.
-  uint32_t below(uint64_t i, uint32_t n) const { return static_cast<uint32_t>(uint64_t{bits(i)} * n >> 32); }
+  constexpr uint32_t below(uint64_t i, uint32_t n) const { return static_cast<uint32_t>(uint64_t{bits(i)} * n >> 32); }
 
   // The i-th standard normal number (Box and Muller).
   float normal(uint64_t i) const;

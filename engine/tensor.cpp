@@ -23,6 +23,12 @@ int64_t Shape::size() const {
   return product;
 }
 
+Shape Shape::with_first(int64_t size) const {
+  Shape shape = *this;
+  shape.sizes_[0] = size;
+  return shape;
+}
+
 Shape Shape::with_last(int64_t size) const {
   Shape shape = *this;
   shape.sizes_[static_cast<size_t>(rank_ - 1)] = size;
@@ -63,8 +69,17 @@ Array<T> Array<T>::viewed_as(Shape shape) const {
   return view;
 }
 
+template <class T>
+Array<T> Array<T>::to(Device device) const {
+  if (!storage_ || device == storage_->device()) return *this;
+  Array there(shape_, device);
+  copy(there.data(), device, data(), storage_->device(), static_cast<size_t>(size()) * sizeof(T));
+  return there;
+}
+
 template class Array<float>;
 template class Array<int32_t>;
+template class Array<Key>;
 
 Tensor Tensor::full(Shape shape, float value, Device device) {
   if (device != Device::cpu) return Tensor(shape, std::vector<float>(static_cast<size_t>(shape.size()), value), device);
@@ -82,6 +97,13 @@ Tensor Tensor::viewed_as(Shape shape) const {
   view.id_ = next_id();
   view.wants_grad_ = false;
   return view;
+}
+
+Tensor Tensor::to(Device device) const {
+  if (!storage_ || device == storage_->device()) return *this;
+  Tensor there(shape_, device);
+  copy(there.data(), device, data(), storage_->device(), static_cast<size_t>(size()) * sizeof(float));
+  return there;
 }
 
 float Tensor::item() const {

@@ -8,7 +8,9 @@
 #include <ostream>
 #include <vector>
 
+#include "engine/check.h"
 #include "engine/device.h"
+#include "engine/random.h"
 
 namespace runnel {
 
@@ -21,9 +23,10 @@ class Shape {
 
   int rank() const { return rank_; }
   int64_t operator[](int axis) const { return sizes_[static_cast<size_t>(axis < 0 ? rank_ + axis : axis)]; }
-  int64_t size() const;                 // number of elements; 1 for rank 0
-  Shape with_last(int64_t size) const;  // the same shape with another last axis
-  Shape without_last() const;           // all axes but the last: the shape of its rows
+  int64_t size() const;                  // number of elements; 1 for rank 0
+  Shape with_first(int64_t size) const;  // the same shape with another first axis
+  Shape with_last(int64_t size) const;   // the same shape with another last axis
+  Shape without_last() const;            // all axes but the last: the shape of its rows
   bool operator==(const Shape&) const = default;
 
  private:
@@ -63,6 +66,7 @@ class Array {
   T* data() { return storage_ ? static_cast<T*>(storage_->data()) : nullptr; }
   const T* data() const { return storage_ ? static_cast<const T*>(storage_->data()) : nullptr; }
   std::vector<T> to_vector() const;    // copied to the host
+  Array to(Device device) const;       // there, copied if it is not there already
   Array viewed_as(Shape shape) const;  // the same storage under another shape
 
  protected:
@@ -71,8 +75,10 @@ class Array {
 };
 extern template class Array<float>;
 extern template class Array<int32_t>;
+extern template class Array<Key>;
 
 using Indices = Array<int32_t>;  // tokens, labels, bytes
+using Keys = Array<Key>;
 
 class Tensor : public Array<float> {
  public:
@@ -81,6 +87,8 @@ class Tensor : public Array<float> {
   Tensor(Shape shape, const std::vector<float>& values, Device device = Device::cpu)
       : Array(shape, values, device), id_(next_id()) {}
   static Tensor full(Shape shape, float value, Device device = Device::cpu);
+
+  Tensor to(Device device) const;  // there; a copy has a new identity
 
   // The same storage under another shape and a new identity. Cuts the gradient: ops use it, users call reshape.
   Tensor viewed_as(Shape shape) const;
@@ -100,5 +108,14 @@ class Tensor : public Array<float> {
 };
 
 Tensor clone(const Tensor& x);  // the same numbers in storage of their own
+
+// The device that all of an op's arguments lie on; empty ones lie anywhere. Throws Error if they do not agree.
+template <class First, class... Rest>
+Device device_of(const char* op, const First& first, const Rest&... rest) {
+  const Device device = first.device();
+  const auto agrees = [device](const auto& x) { return !x || x.device() == device; };
+  check((agrees(rest) && ...), op, ": its arguments do not all lie on ", name(device), "; move them with .to(device)");
+  return device;
+}
 
 }  // namespace runnel

@@ -24,17 +24,15 @@ RAdam::RAdam(std::vector<NamedTensor> parameters, RAdamOptions options)
 
 void RAdam::step(const Gradients& gradients) {
   if (parameters_.empty()) return;
-  std::vector<Tensor> gradient;
-  for (const auto& [name, tensor] : parameters_) gradient.push_back(gradients.of(tensor));
-
-  const Device device = parameters_[0].tensor.device();
-  const int64_t count = static_cast<int64_t>(parameters_.size());
-  Tensor squares(Shape{count}, device), all_squares(Shape{}, device);
-  for (int64_t i = 0; i < count; ++i) {
-    const Tensor& g = gradient[static_cast<size_t>(i)];
-    DISPATCH(device, sum_of_squares(squares.data() + i, g.data(), g.size()));
+  std::vector<RAdamTensor> tensors;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Tensor& parameter = parameters_[i].tensor;
+    tensors.push_back({parameter.data(), m_[i].data(), v_[i].data(), gradients.of(parameter).data(), parameter.size()});
   }
-  DISPATCH(device, sum(all_squares.data(), squares.data(), count));
+  const Device device = parameters_[0].tensor.device();
+  const int64_t count = static_cast<int64_t>(tensors.size());
+  Tensor squares(Shape{count + 1}, device);
+  DISPATCH(device, sums_of_squares(squares.data(), tensors.data(), count));
 
   const RAdamOptions& o = options_;
   const double t = static_cast<double>(++steps_);
@@ -51,11 +49,7 @@ void RAdam::step(const Gradients& gradients) {
                  .global_clip = o.global_clip};
   if (step.adaptive) step.size *= std::sqrt((1 - beta2_t) * (n - 4) / (n_max - 4) * (n - 2) / (n_max - 2) * n_max / n);
 
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    Tensor& parameter = parameters_[i].tensor;
-    DISPATCH(device, radam_step(parameter.data(), m_[i].data(), v_[i].data(), gradient[i].data(), squares.data() + i,
-                                all_squares.data(), parameter.size(), step));
-  }
+  DISPATCH(device, radam_step(tensors.data(), count, squares.data(), step));
 }
 
 std::vector<NamedTensor> RAdam::state() const {

@@ -8,29 +8,30 @@ namespace runnel {
 namespace {
 
 // Uniform in +-1/sqrt(in) for weight and bias alike.
-Linear make_linear(int64_t out, int64_t in, Key key) {
+Linear make_linear(int64_t out, int64_t in, Key key, Device device) {
   const float bound = 1 / std::sqrt(static_cast<float>(in));
-  const auto draw = [bound](Shape shape, Key from) {
+  const auto draw = [bound, device](Shape shape, Key from) {
     std::vector<float> values(static_cast<size_t>(shape.size()));
     for (size_t i = 0; i < values.size(); ++i) values[i] = bound * (2 * from.uniform(i) - 1);
-    return Tensor(shape, values).set_wants_grad();
+    return Tensor(shape, values, device).set_wants_grad();
   };
   return {draw(Shape{out, in}, key.fold(0)), draw(Shape{out}, key.fold(1))};
 }
 
-LayerNorm make_layer_norm(int64_t width) {
-  return {Tensor::full(Shape{width}, 1).set_wants_grad(), Tensor::full(Shape{width}, 0).set_wants_grad()};
+LayerNorm make_layer_norm(int64_t width, Device device) {
+  return {Tensor::full(Shape{width}, 1, device).set_wants_grad(),
+          Tensor::full(Shape{width}, 0, device).set_wants_grad()};
 }
 
 // Standard normal.
-Tensor make_embedding(int64_t vocabulary, int64_t width, Key key) {
+Tensor make_embedding(int64_t vocabulary, int64_t width, Key key, Device device) {
   std::vector<float> values(static_cast<size_t>(vocabulary * width));
   for (size_t i = 0; i < values.size(); ++i) values[i] = key.normal(i);
-  return Tensor(Shape{vocabulary, width}, values).set_wants_grad();
+  return Tensor(Shape{vocabulary, width}, values, device).set_wants_grad();
 }
 
 // code[l, 2i] = sin(l / 10000^(2i/width)), code[l, 2i+1] = cos of the same.
-Tensor make_position_code(int64_t length, int64_t width) {
+Tensor make_position_code(int64_t length, int64_t width, Device device) {
   std::vector<float> values(static_cast<size_t>(length * width));
   for (int64_t l = 0; l < length; ++l)
     for (int64_t j = 0; j < width; ++j) {
@@ -38,7 +39,7 @@ Tensor make_position_code(int64_t length, int64_t width) {
           static_cast<double>(l) * std::pow(10000.0, -static_cast<double>(j - j % 2) / static_cast<double>(width));
       values[static_cast<size_t>(l * width + j)] = static_cast<float>(j % 2 ? std::cos(angle) : std::sin(angle));
     }
-  return Tensor(Shape{length, width}, values);
+  return Tensor(Shape{length, width}, values, device);
 }
 
 void check_config(const TransformerConfig& c) {
@@ -64,19 +65,20 @@ Tensor run_layer(const Layer& layer, const Tensor& x, Attention attention, float
 
 }  // namespace
 
-Transformer::Transformer(const TransformerConfig& config, Key init) : config_(config) {
+Transformer::Transformer(const TransformerConfig& config, Key init, Device device) : config_(config) {
   check_config(config);
   const int64_t d = config.width(), f = config.feed_forward;
-  embedding_ = make_embedding(config.vocabulary, d / 2, init.fold(0));
-  position_code_ = make_position_code(config.max_length, d / 2);
+  embedding_ = make_embedding(config.vocabulary, d / 2, init.fold(0), device);
+  position_code_ = make_position_code(config.max_length, d / 2, device);
   for (int64_t n = 0; n < config.layers; ++n) {
-    const Key key = init.fold(static_cast<uint64_t>(2 + n));
-    layers_.push_back({make_linear(d, d, key.fold(0)), make_linear(d, d, key.fold(1)), make_linear(d, d, key.fold(2)),
-                       make_linear(d, d, key.fold(3)), make_layer_norm(d), make_linear(f, d, key.fold(4)),
-                       make_linear(d, f, key.fold(5)), make_layer_norm(d)});
+    const auto linear = [&, key = init.fold(static_cast<uint64_t>(2 + n))](uint64_t number, int64_t out, int64_t in) {
+      return make_linear(out, in, key.fold(number), device);
+    };
+    layers_.push_back({linear(0, d, d), linear(1, d, d), linear(2, d, d), linear(3, d, d), make_layer_norm(d, device),
+                       linear(4, f, d), linear(5, d, f), make_layer_norm(d, device)});
   }
-  norm_ = make_layer_norm(d);
-  predictor_ = make_linear(config.outputs, d, init.fold(1));
+  norm_ = make_layer_norm(d, device);
+  predictor_ = make_linear(config.outputs, d, init.fold(1), device);
 }
 
 Tensor Transformer::operator()(const Indices& tokens, std::optional<Key> dropout) const {
@@ -145,28 +147,22 @@ struct RecurrentTransformer::PackedLayer {
   Tensor linear2(const Tensor& x) const { return linear(x, layer2); }
 };
 
-RecurrentTransformer::RecurrentTransformer(const Transformer& model, int64_t batch) : model_(&model) {
-  auto layers = std::make_shared<std::vector<PackedLayer>>();
-  for (const EncoderLayer& layer : model.layers_) layers->emplace_back(layer);
-  layers_ = layers;
-  start(batch);
-}
-
-void RecurrentTransformer::start(int64_t batch) {
+RecurrentTransformer::RecurrentTransformer(const Transformer& model, int64_t batch)
+    : model_(&model), batch_(batch), position_(Shape{1}, {0}, model.device()) {
   check(batch > 0, "recurrent transformer: the batch is ", batch);
   const TransformerConfig& c = model_->config_;
-  batch_ = batch;
-  states_.clear();
-  for (int64_t n = 0; n < c.layers; ++n)
-    states_.push_back({Tensor::full(Shape{batch, c.heads, c.head_dim, c.head_dim}, 0),
-                       Tensor::full(Shape{batch, c.heads, c.head_dim}, 0)});
+  auto layers = std::make_shared<std::vector<PackedLayer>>();
+  for (const EncoderLayer& layer : model.layers_) {
+    layers->emplace_back(layer);
+    states_.push_back({Tensor::full(Shape{batch, c.heads, c.head_dim, c.head_dim}, 0, model.device()),
+                       Tensor::full(Shape{batch, c.heads, c.head_dim}, 0, model.device())});
+  }
+  layers_ = layers;
 }
 
 Tensor RecurrentTransformer::step(const Indices& tokens) {
   const TransformerConfig& c = model_->config_;
   check(tokens.shape() == Shape{batch_}, "recurrent transformer: tokens ", tokens.shape(), " are not [", batch_, "]");
-  check(position_ < c.max_length, "recurrent transformer: position ", position_, " is past the longest sequence, ",
-        c.max_length);
   Tensor x = embedding(tokens.viewed_as(Shape{batch_, 1}), model_->embedding_, model_->position_code_, {}, position_);
   for (size_t n = 0; n < states_.size(); ++n) {
     const auto attention = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
@@ -176,25 +172,22 @@ Tensor RecurrentTransformer::step(const Indices& tokens) {
     };
     x = run_layer((*layers_)[n], x, attention, 0, {});
   }
-  ++position_;
+  DISPATCH(position_.device(), advance(position_.data()));
   return reshape(model_->predictor_(layer_norm(x, model_->norm_.weight, model_->norm_.bias)), Shape{batch_, c.outputs});
 }
 
 RecurrentTransformer RecurrentTransformer::select(const std::vector<int64_t>& from) const {
   RecurrentTransformer chosen = *this;
-  chosen.start(static_cast<int64_t>(from.size()));
-  const auto gather = [&](Tensor& to, const Tensor& all) {
-    const int64_t row = all.size() / batch_;
-    for (size_t i = 0; i < from.size(); ++i) {
-      check(from[i] >= 0 && from[i] < batch_, "recurrent transformer: no sequence ", from[i], " among ", batch_);
-      copy(to.data() + static_cast<int64_t>(i) * row, to.device(), all.data() + from[i] * row, all.device(),
-           static_cast<size_t>(row) * sizeof(float));
-    }
-  };
-  for (size_t n = 0; n < states_.size(); ++n) {
-    gather(chosen.states_[n].s, states_[n].s);
-    gather(chosen.states_[n].z, states_[n].z);
+  std::vector<int32_t> rows;
+  for (const int64_t sequence : from) {
+    check(sequence >= 0 && sequence < batch_, "recurrent transformer: no sequence ", sequence, " among ", batch_);
+    rows.push_back(static_cast<int32_t>(sequence));
   }
+  const Device device = model_->device();
+  const Indices which(Shape{std::ssize(rows)}, rows, device);
+  chosen.batch_ = which.size();
+  chosen.position_ = Indices(Shape{1}, position_.to_vector(), device);
+  for (AttentionState& state : chosen.states_) state = {gather_rows(state.s, which), gather_rows(state.z, which)};
   return chosen;
 }
 

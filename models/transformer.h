@@ -54,13 +54,14 @@ struct EncoderLayer {
 
 class Transformer {
  public:
-  // Draws the parameters from `init`, with the distributions of the authors' framework.
-  Transformer(const TransformerConfig& config, Key init);
+  // Draws the parameters from `init`, the same on every device, with the distributions of the authors' framework.
+  Transformer(const TransformerConfig& config, Key init, Device device = Device::cpu);
 
   // [B,L] -> [B,L,outputs]. With a key, dropout is drawn from it (training); without, there is none.
   Tensor operator()(const Indices& tokens, std::optional<Key> dropout = {}) const;
 
   const TransformerConfig& config() const { return config_; }
+  Device device() const { return embedding_.device(); }
   // The parameters, in a fixed order. The tensors share their storage with the model.
   std::vector<NamedTensor> parameters() const;
   int64_t parameter_count() const;
@@ -83,18 +84,17 @@ class RecurrentTransformer {
 
   // The next token of each sequence -> what the predictor says of the one after: [B] -> [B,outputs].
   Tensor step(const Indices& tokens);
-  int64_t position() const { return position_; }
+  const Indices& position() const { return position_; }  // how many tokens it has read: [1], on the model's device
   // A copy in which sequence i is sequence from[i] of this one; goes on from here on its own.
   RecurrentTransformer select(const std::vector<int64_t>& from) const;
 
  private:
-  void start(int64_t batch);
   struct PackedLayer;
   const Transformer* model_;
   std::shared_ptr<const std::vector<PackedLayer>> layers_;
   std::vector<AttentionState> states_;
   int64_t batch_;
-  int64_t position_ = 0;
+  Indices position_;
 };
 
 }  // namespace runnel

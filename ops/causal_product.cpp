@@ -77,6 +77,7 @@ void cpu::causal_product_backward(float* dq, float* dk, float* dv, const float* 
 
 Tensor causal_product(const Tensor& q, const Tensor& k, const Tensor& v) {
   const Shape shape = q.shape();
+  device_of("causal_product", q, k, v);
   check(shape.rank() == 4, "causal_product: q ", shape, " is not [B,L,H,E]");
   check(k.shape() == shape, "causal_product: k ", k.shape(), " does not match q ", shape);
   check(v.shape().rank() == 4 && v.shape() == shape.with_last(v.shape()[-1]), "causal_product: v ", v.shape(),

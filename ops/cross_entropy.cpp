@@ -48,10 +48,11 @@ Tensor cross_entropy(const Tensor& logits, const Indices& targets, const Tensor&
   check(!mask || mask.shape() == targets.shape(), "cross_entropy: mask ", mask.shape(), " does not match targets ",
         targets.shape());
   const int64_t rows = targets.size(), vocabulary = shape[-1];
-  for (const int32_t target : targets.to_vector())
-    check(target >= 0 && target < vocabulary, "cross_entropy: target ", target, " is not in [0, ", vocabulary, ")");
+  const Device device = device_of("cross_entropy", logits, targets, mask);
+  if (device == Device::cpu)
+    for (const int32_t target : targets.to_vector())
+      check(target >= 0 && target < vocabulary, "cross_entropy: target ", target, " is not in [0, ", vocabulary, ")");
 
-  const Device device = logits.device();
   Tensor nll(targets.shape(), device), loss(Shape{}, device);
   DISPATCH(device, cross_entropy_forward(nll.data(), logits.data(), targets.data(), mask.data(), rows, vocabulary));
   const Tensor total = sum(nll);

@@ -96,6 +96,7 @@ void fill(float* y, const float* s, int64_t n) { std::fill_n(y, n, *s); }
 }  // namespace cpu
 
 Tensor add(const Tensor& a, const Tensor& b) {
+  device_of("add", a, b);
   check(a.shape() == b.shape(), "add: b ", b.shape(), " does not match a ", a.shape());
   Tensor y(a.shape(), a.device());
   DISPATCH(a.device(), add(y.data(), a.data(), b.data(), y.size()));
@@ -109,6 +110,7 @@ Tensor scale(const Tensor& x, float s) {
 }
 
 Tensor add_bias(const Tensor& x, const Tensor& b) {
+  device_of("add_bias", x, b);
   check(x.shape().rank() >= 1 && b.shape() == Shape{x.shape()[-1]}, "add_bias: b ", b.shape(),
         " does not match the last axis of x ", x.shape());
   Tensor y(x.shape(), x.device());

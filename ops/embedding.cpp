@@ -16,13 +16,14 @@ constexpr int64_t parallel = 1 << 15;  // elements
 
 }  // namespace
 
-void embedding_forward(float* y, const int32_t* tokens, const float* table, const float* code, int64_t batch,
-                       int64_t length, int64_t d, int64_t p, int64_t first, Dropout dropout) {
+void embedding_forward(float* y, const int32_t* tokens, const float* table, const float* code, const int32_t* first,
+                       int64_t batch, int64_t length, int64_t d, int64_t p, Dropout dropout) {
+  const int64_t from = first ? first[0] : 0;
 #pragma omp parallel for schedule(static) if (batch * length * (d + p) >= parallel)
   for (int64_t r = 0; r < batch * length; ++r) {
     float* const row = y + r * (d + p);
     std::copy_n(table + tokens[r] * d, d, row);
-    std::copy_n(code + (first + r % length) * p, p, row + d);
+    std::copy_n(code + (from + r % length) * p, p, row + d);
     apply_dropout(row, row, r * (d + p), d + p, dropout);
   }
 }
@@ -47,22 +48,28 @@ void embedding_backward(float* dtable, const float* dy, const int32_t* tokens, i
 
 }  // namespace cpu
 
-Tensor embedding(const Indices& tokens, const Tensor& table, const Tensor& code, Dropout dropout, int64_t first) {
+Tensor embedding(const Indices& tokens, const Tensor& table, const Tensor& code, Dropout dropout,
+                 const Indices& first) {
+  const Device device = device_of("embedding", table, tokens, code, first);
   check(tokens.shape().rank() == 2, "embedding: tokens ", tokens.shape(), " are not [B,L]");
   check(table.shape().rank() == 2, "embedding: table ", table.shape(), " is not [V,D]");
   const int64_t batch = tokens.shape()[0], length = tokens.shape()[1];
   const int64_t vocabulary = table.shape()[0], d = table.shape()[1];
   check(!code || code.shape().rank() == 2, "embedding: code ", code.shape(), " is not [length,D]");
   const int64_t p = code ? code.shape()[1] : 0;
-  check(first >= 0 && (!code || first + length <= code.shape()[0]), "embedding: code ", code.shape(),
-        " has no row for each of the positions ", first, " to ", first + length - 1);
-  for (const int32_t token : tokens.to_vector())
-    check(token >= 0 && token < vocabulary, "embedding: token ", token, " is not in table ", table.shape());
+  check(!first || first.size() == 1, "embedding: first ", first.shape(), " is not one position");
+  if (device == Device::cpu) {  // looking at them elsewhere would wait for the device
+    const int64_t from = first ? first.data()[0] : 0;
+    check(from >= 0 && (!code || from + length <= code.shape()[0]), "embedding: code ", code.shape(),
+          " has no row for each of the positions ", from, " to ", from + length - 1);
+    for (const int32_t token : tokens.to_vector())
+      check(token >= 0 && token < vocabulary, "embedding: token ", token, " is not in table ", table.shape());
+  }
   check_dropout("embedding", dropout);
 
-  Tensor y(Shape{batch, length, d + p}, table.device());
-  DISPATCH(table.device(),
-           embedding_forward(y.data(), tokens.data(), table.data(), code.data(), batch, length, d, p, first, dropout));
+  Tensor y(Shape{batch, length, d + p}, device);
+  DISPATCH(device, embedding_forward(y.data(), tokens.data(), table.data(), code.data(), first.data(), batch, length, d,
+                                     p, dropout));
   return record("embedding", {table}, y,
                 [tokens, batch, length, vocabulary, d, p, dropout](const Tensor& dy) -> std::vector<Tensor> {
                   Tensor dtable(Shape{vocabulary, d}, dy.device());

@@ -102,7 +102,7 @@ void round_to_bf16(uint16_t* to, const float* from, int64_t n) {
 }
 
 Operand::Operand(const float* rows, int64_t n) : data_(const_cast<float*>(rows)) {
-  if (precision() == Precision::f32) return;
+  if (precision() != Precision::bf16) return;
   rounded_ = std::make_unique<Storage>(static_cast<size_t>(n) * sizeof(uint16_t), Device::cpu);
   data_ = rounded_->data();
   round_to_bf16(static_cast<uint16_t*>(data_), rows, n);

@@ -66,9 +66,10 @@ KERNEL(layer_norm_backward(float* dx, float* da, float* dgamma, float* dbeta, co
                            int64_t d, Dropout dropout))
 
 // y[b,l] = dropout(concat(table[tokens[b,l]], code[first + l])) with table [V,d], code [at least first + L, p]: y
-// [B,L,d+p]. first is the position of the first token.
-KERNEL(embedding_forward(float* y, const int32_t* tokens, const float* table, const float* code, int64_t batch,
-                         int64_t length, int64_t d, int64_t p, int64_t first, Dropout dropout))
+// [B,L,d+p]. first[0] is the position of the first token (null: 0); where it lies on the device, a step that is
+// launched again and again need not be told.
+KERNEL(embedding_forward(float* y, const int32_t* tokens, const float* table, const float* code, const int32_t* first,
+                         int64_t batch, int64_t length, int64_t d, int64_t p, Dropout dropout))
 // dtable [V,d], summed over the tokens in their order.
 KERNEL(embedding_backward(float* dtable, const float* dy, const int32_t* tokens, int64_t batch, int64_t length,
                           int64_t vocabulary, int64_t d, int64_t p, Dropout dropout))
@@ -88,14 +89,24 @@ KERNEL(divide(float* y, const float* a, const float* b))
 KERNEL(logistic_mixture_forward(float* nll, const float* params, const int32_t* bytes, int64_t rows, int64_t k))
 KERNEL(logistic_mixture_backward(float* dparams, const float* dnll, const float* params, const int32_t* bytes,
                                  int64_t rows, int64_t k))
-// bytes[r] drawn from exactly that distribution with two uniforms of keys[r], sharpened by the temperature (1: none).
-KERNEL(logistic_mixture_sample(int32_t* bytes, const float* params, const Key* keys, float temperature, int64_t rows,
-                               int64_t k))
+// bytes[r] drawn from exactly that distribution with two uniforms of keys[r].fold(position[0]) (of keys[r] itself if
+// position is null), sharpened by the temperature (1: none).
+KERNEL(logistic_mixture_sample(int32_t* bytes, const float* params, const Key* keys, const int32_t* position,
+                               float temperature, int64_t rows, int64_t k))
 
 // total[0] = sum_i x[i], added in the same order every time.
 KERNEL(sum(float* total, const float* x, int64_t n))
 // y[i] = s[0]: the gradient of sum.
 KERNEL(fill(float* y, const float* s, int64_t n))
+
+// --- sampling ---------------------------------------------------------------------------------------------------
+
+// y[i,:] = x[rows[i],:], with rows of n.
+KERNEL(gather_rows(float* y, const float* x, const int32_t* rows, int64_t count, int64_t n))
+// rows[index[0],:] = row [n]. Accumulates in this sense: the other rows stay.
+KERNEL(put_row(int32_t* rows, const int32_t* row, const int32_t* index, int64_t n))
+// position[0] += 1
+KERNEL(advance(int32_t* position))
 
 // --- attention --------------------------------------------------------------------------------------------------
 
@@ -119,18 +130,23 @@ KERNEL(linear_attention_backward(float* dq, float* dk, float* dv, const float* d
 
 // --- optimizer --------------------------------------------------------------------------------------------------
 
-// RAdam (Liu et al. 2020) as the authors train: see radam.cpp. parameter, m, v are read and written.
+// RAdam (Liu et al. 2020) as the authors train: see radam.cpp.
+struct RAdamTensor {
+  float *parameter, *m, *v;  // read and written
+  const float* gradient;
+  int64_t n;
+};
 struct RAdamStep {
   double beta1, beta2, eps;
   double decay;  // parameter -= decay parameter
   double size;   // parameter -= size m / (adaptive ? sqrt(v) + eps : 1)
   bool adaptive;
-  double clip, global_clip;  // largest norm of this gradient, and of all together; 0: any
+  double clip, global_clip;  // largest norm of each gradient, and of all together; 0: any
 };
-// square and global_square hold the squared norms of this gradient and of all, so that the host need not wait for them.
-KERNEL(radam_step(float* parameter, float* m, float* v, const float* gradient, const float* square,
-                  const float* global_square, int64_t n, RAdamStep step))
-// total[0] = sum_i x[i]^2 in double, rounded once.
-KERNEL(sum_of_squares(float* total, const float* x, int64_t n))
+// squares [count+1] = the squared norm of each tensor's gradient, summed in double and rounded once, and their sum.
+// tensors: an array of the host.
+KERNEL(sums_of_squares(float* squares, const RAdamTensor* tensors, int64_t count))
+// squares as above: on the device, so that the host need not wait for them.
+KERNEL(radam_step(const RAdamTensor* tensors, int64_t count, const float* squares, RAdamStep step))
 
 }  // namespace runnel

@@ -117,6 +117,7 @@ Tensor normalize(const char* op, const Tensor& x, const Tensor& a, const Tensor&
   check(beta.shape() == Shape{d}, op, ": beta ", beta.shape(), " does not match the last axis of x ", x.shape());
   check(!a || a.shape() == x.shape(), op, ": a ", a.shape(), " does not match x ", x.shape());
   check_dropout(op, dropout);
+  device_of(op, x, a, gamma, beta);
 
   Tensor y(x.shape(), x.device()), mean(Shape{rows}, x.device()), rstd(Shape{rows}, x.device());
   DISPATCH(x.device(), layer_norm_forward(y.data(), mean.data(), rstd.data(), x.data(), a.data(), gamma.data(),

@@ -100,6 +100,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation acti
   check(x.shape().rank() >= 1 && x.shape()[-1] == in, "linear: x ", x.shape(), " does not match w ", w.shape());
   check(!b || b.shape() == Shape{out}, "linear: b ", b.shape(), " does not match w ", w.shape());
   check_dropout("linear", dropout);
+  device_of("linear", x, w, b);
   const int64_t rows = in ? x.size() / in : 0;
   Tensor y(x.shape().with_last(out), x.device());
   DISPATCH(x.device(), linear_forward(y.data(), x.data(), w.data(), b.data(), rows, out, in, activation, dropout));

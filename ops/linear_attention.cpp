@@ -475,6 +475,7 @@ Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, Atten
   check(!state || (state->s.shape() == Shape{batch, heads, e, m} && state->z.shape() == Shape{batch, heads, e}),
         "linear_attention: the state does not match q ", shape, " and v ", v.shape());
 
+  state ? device_of("linear_attention", q, k, v, state->s, state->z) : device_of("linear_attention", q, k, v);
   AttentionState before;  // a constant to the gradient rule; nobody else needs the old state
   if (state && (q.wants_grad() || k.wants_grad() || v.wants_grad())) before = {clone(state->s), clone(state->z)};
   Tensor y(v.shape(), v.device());

@@ -116,8 +116,8 @@ void cpu::logistic_mixture_backward(float* dparams, const float* dnll, const flo
 
 // The component by inverting the cumulative sum of the softmax, the value by inverting the logistic's sigmoid. The
 // nearest byte, clamped, is the one whose interval the value is in: this is the distribution above.
-void cpu::logistic_mixture_sample(int32_t* bytes, const float* params, const Key* keys, float temperature, int64_t rows,
-                                  int64_t k) {
+void cpu::logistic_mixture_sample(int32_t* bytes, const float* params, const Key* keys, const int32_t* position,
+                                  float temperature, int64_t rows, int64_t k) {
 #pragma omp parallel for schedule(static) if (rows * k > 512)
   for (int64_t r = 0; r < rows; ++r) {
     const float *logit = params + r * 3 * k, *mean = logit + k, *log_scale = mean + k;
@@ -125,11 +125,12 @@ void cpu::logistic_mixture_sample(int32_t* bytes, const float* params, const Key
     const auto weight = [&](int64_t i) { return std::exp((logit[i] - largest) / temperature); };
     float total = 0;
     for (int64_t i = 0; i < k; ++i) total += weight(i);
-    const float target = keys[r].uniform(0) * total;
+    const Key key = position ? keys[r].fold(static_cast<uint64_t>(position[0])) : keys[r];
+    const float target = key.uniform(0) * total;
     int64_t chosen = 0;
     for (float sum = weight(0); sum < target; sum += weight(chosen)) ++chosen;
 
-    const float u = keys[r].uniform(1);
+    const float u = key.uniform(1);
     const float scale = temperature * std::exp(std::max(log_scale[chosen], min_log_scale));
     const float x = mean[chosen] + scale * std::log(u / (1 - u));
     bytes[r] = static_cast<int32_t>(std::min(std::max(0.0f, std::round((x + 1) * 127.5f)), 255.0f));  // NaN: 0
@@ -151,8 +152,9 @@ Tensor logistic_mixture_nll(const Tensor& params, const Indices& bytes) {
   const int64_t k = components("logistic_mixture_nll", params), rows = bytes.size();
   check(params.shape().without_last() == bytes.shape(), "logistic_mixture_nll: bytes ", bytes.shape(),
         " do not match params ", params.shape());
-  for (const int32_t byte : bytes.to_vector())
-    check(byte >= 0 && byte <= 255, "logistic_mixture_nll: ", byte, " is not a byte");
+  if (device_of("logistic_mixture_nll", params, bytes) == Device::cpu)
+    for (const int32_t byte : bytes.to_vector())
+      check(byte >= 0 && byte <= 255, "logistic_mixture_nll: ", byte, " is not a byte");
 
   Tensor nll(bytes.shape(), params.device());
   DISPATCH(params.device(), logistic_mixture_forward(nll.data(), params.data(), bytes.data(), rows, k));
@@ -165,16 +167,17 @@ Tensor logistic_mixture_nll(const Tensor& params, const Indices& bytes) {
       });
 }
 
-Indices logistic_mixture_sample(const Tensor& params, std::span<const Key> keys, float temperature) {
+Indices logistic_mixture_sample(const Tensor& params, const Keys& keys, float temperature, const Indices& position) {
   const int64_t k = components("logistic_mixture_sample", params);
-  Indices bytes(params.shape().without_last(), params.device());
-  check(static_cast<int64_t>(keys.size()) == bytes.size(), "logistic_mixture_sample: ", keys.size(),
-        " keys do not match params ", params.shape());
+  const Device device = device_of("logistic_mixture_sample", params, keys, position);
+  Indices bytes(params.shape().without_last(), device);
+  check(keys.size() == bytes.size(), "logistic_mixture_sample: ", keys.size(), " keys do not match params ",
+        params.shape());
+  check(!position || position.size() == 1, "logistic_mixture_sample: position ", position.shape(),
+        " is not one number");
   check(temperature > 0, "logistic_mixture_sample: the temperature ", temperature, " is not positive");
-  const Storage moved(keys.size_bytes(), params.device());
-  copy(moved.data(), params.device(), keys.data(), Device::cpu, keys.size_bytes());
-  DISPATCH(params.device(), logistic_mixture_sample(bytes.data(), params.data(), static_cast<const Key*>(moved.data()),
-                                                    temperature, bytes.size(), k));
+  DISPATCH(device, logistic_mixture_sample(bytes.data(), params.data(), keys.data(), position.data(), temperature,
+                                           bytes.size(), k));
   return bytes;
 }
 

@@ -16,6 +16,7 @@ void cpu::matmul(float* c, const float* a, const float* b, int64_t m, int64_t n,
 }
 
 Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b) {
+  device_of("matmul", a, b);
   check(a.shape().rank() == 2 && b.shape().rank() == 2, "matmul: a ", a.shape(), " and b ", b.shape(),
         " are not two matrices");
   const int64_t m = a.shape()[transpose_a ? 1 : 0], k = a.shape()[transpose_a ? 0 : 1];

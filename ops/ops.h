@@ -1,5 +1,6 @@
 // What can be computed. Every op checks its arguments, allocates its result, runs a kernel on the device of its inputs
-// and records its gradient rule. Errors name the op, the argument and the shapes.
+// and records its gradient rule. Errors name the op, the argument and the shapes. Numbers that would have to be fetched
+// from a GPU to be looked at (tokens, targets) are checked on the CPU only.
 //
 // Letters, here and everywhere: B batch, H heads, L length, E feature dimension, M value dimension, D model width, F
 // feed-forward width, V vocabulary, C chunk, K mixture components, N = B H. "..." stands for any axes; rows are their
@@ -60,17 +61,22 @@ Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta);  //
 Tensor add_layer_norm(const Tensor& x, const Tensor& a, const Tensor& gamma, const Tensor& beta, Dropout dropout = {});
 
 // dropout(concat(table[token], code[first + l])): learned embedding beside a fixed position code. An empty code is
-// left out. Throws if a token is not in [0, V) or code has too few rows.
+// left out, an empty first is 0. On the CPU, throws if a token is not in [0, V) or code has too few rows.
 Tensor embedding(const Indices& tokens, const Tensor& table, const Tensor& code, Dropout dropout = {},
-                 int64_t first = 0);  // [B,L] [V,D1] [at least first+L,D2] -> [B,L,D1+D2]
+                 const Indices& first = {});  // [B,L] [V,D1] [at least first+L,D2] . [1] -> [B,L,D1+D2]
 
 // -log softmax(logits)[target], in nats, averaged over the positions weighted by mask [...] (empty: all ones).
 Tensor cross_entropy(const Tensor& logits, const Indices& targets, const Tensor& mask = {});  // [...,V] [...] -> []
 
 // -log P(byte) in nats under a mixture of K discretized logistics, per position; see logistic_mixture.cpp.
 Tensor logistic_mixture_nll(const Tensor& params, const Indices& bytes);  // [...,3K] [...] -> [...]
-// One byte per row, drawn from that very distribution. keys: one per row. A temperature below 1 sharpens it.
-Indices logistic_mixture_sample(const Tensor& params, std::span<const Key> keys, float temperature = 1);  // -> [...]
+// One byte per row, drawn from that very distribution with keys[r], or with keys[r].fold(position). A temperature below
+// 1 sharpens it.
+Indices logistic_mixture_sample(const Tensor& params, const Keys& keys, float temperature = 1,
+                                const Indices& position = {});  // [...,3K] [rows] . [1] -> [...]
+
+// The rows of x along its first axis that are asked for. Has no gradient.
+Tensor gather_rows(const Tensor& x, const Indices& rows);  // [n,...] [count] -> [count,...]
 
 // y_i = q_i^T sum_{j<=i} k_j v_j^T, eq. 8-12 without the normaliser, gradients by eq. 13-15.
 Tensor causal_product(const Tensor& q, const Tensor& k, const Tensor& v);  // [B,L,H,E] [B,L,H,E] [B,L,H,M] -> [B,L,H,M]

@@ -155,6 +155,7 @@ std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers
   std::vector<std::pair<size_t, int64_t>> work;  // layer, panel
   for (const PackedLinear& layer : layers) {
     const Shape& w = layer.w_.shape();
+    device_of("linear", x, layer.w_);
     check(x.shape().rank() >= 1 && x.shape()[-1] == w[1], "linear: x ", x.shape(), " does not match w ", w);
     if (!layer.columns_) {
       y.push_back(linear(x, layer.w_, layer.b_, activation));

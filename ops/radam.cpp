@@ -20,8 +20,10 @@ namespace {
 double clipping(double norm, double limit) { return limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1; }
 
 template <bool adaptive>
-void update(float* parameter, float* m, float* v, const float* gradient, int64_t n, double clip,
-            const RAdamStep& step) {
+void update(const RAdamTensor& tensor, double clip, const RAdamStep& step) {
+  float *const parameter = tensor.parameter, *const m = tensor.m, *const v = tensor.v;
+  const float* const gradient = tensor.gradient;
+  const int64_t n = tensor.n;
   const float scale = static_cast<float>(clip), eps = static_cast<float>(step.eps);
   const float beta1 = static_cast<float>(step.beta1), rest1 = static_cast<float>(1 - step.beta1);
   const float beta2 = static_cast<float>(step.beta2), rest2 = static_cast<float>(1 - step.beta2);
@@ -38,15 +40,18 @@ void update(float* parameter, float* m, float* v, const float* gradient, int64_t
 
 }  // namespace
 
-void cpu::radam_step(float* parameter, float* m, float* v, const float* gradient, const float* square,
-                     const float* global_square, int64_t n, RAdamStep step) {
-  const double global_scale = clipping(std::sqrt(global_square[0]), step.global_clip);
-  const double scale = global_scale * clipping(global_scale * std::sqrt(square[0]), step.clip);
-  (step.adaptive ? update<true> : update<false>)(parameter, m, v, gradient, n, scale, step);
+void cpu::radam_step(const RAdamTensor* tensors, int64_t count, const float* squares, RAdamStep step) {
+  const double global_scale = clipping(std::sqrt(squares[count]), step.global_clip);
+  for (int64_t i = 0; i < count; ++i)
+    (step.adaptive
+         ? update<true>
+         : update<false>)(tensors[i], global_scale * clipping(global_scale * std::sqrt(squares[i]), step.clip), step);
 }
 
+namespace {
+
 // Blocks of a fixed size, added in their order: the same bytes with any number of threads.
-void cpu::sum_of_squares(float* total, const float* x, int64_t n) {
+double sum_of_squares(const float* x, int64_t n) {
   constexpr int64_t block = 4096, lanes = 16;
   std::vector<double> partial(static_cast<size_t>((n + block - 1) / block));
 #pragma omp parallel for schedule(static) if (n >= 1 << 15)
@@ -61,7 +66,19 @@ void cpu::sum_of_squares(float* total, const float* x, int64_t n) {
   }
   double sum = 0;
   for (const double part : partial) sum += part;
-  total[0] = static_cast<float>(sum);
+  return sum;
+}
+
+}  // namespace
+
+void cpu::sums_of_squares(float* squares, const RAdamTensor* tensors, int64_t count) {
+  double total = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double square = sum_of_squares(tensors[i].gradient, tensors[i].n);
+    squares[i] = static_cast<float>(square);
+    total += square;
+  }
+  squares[count] = static_cast<float>(total);
 }
 
 }  // namespace runnel

@@ -21,7 +21,11 @@ constexpr double rounding = 1e-6;    // a few float operations per element
 constexpr double reduction = 1e-5;   // sums of up to some thousand floats in another order
 constexpr double four_point = 2e-3;  // differences of float outputs: measured 4e-6 to 2e-4, larger near float's end
 
-inline std::vector<Device> devices() { return {Device::cpu}; }
+// The CPU and, where there is one, the GPU or its stand-in.
+inline std::vector<Device> devices() {
+  if (why_unavailable(Device::cuda).empty()) return {Device::cpu, Device::cuda};
+  return {Device::cpu};
+}
 
 // Uniform in [low, high), the same on every device and in every run.
 inline Tensor random_tensor(Shape shape, uint64_t seed, float low = -1, float high = 1, Device device = Device::cpu) {

@@ -30,11 +30,12 @@ TEST_CASE("embedding: values, with and without a code, from any position") {
           const Indices tokens = random_indices(Shape{3, 33}, 1, 11, device);
           const Tensor table = random_tensor(Shape{11, d}, 2, -1, 1, device);
           const Tensor code = p ? random_tensor(Shape{37, p}, 3, -1, 1, device) : Tensor();
-          const Tensor y = embedding(tokens, table, code, {}, first);
+          const Indices from(Shape{1}, {static_cast<int32_t>(first)}, device);
+          const Tensor y = embedding(tokens, table, code, {}, from);
           CHECK(y.shape() == Shape{3, 33, d + p});
           check_close(y, reference(tokens, table, code, first), exact);
           const Dropout options{0.2f, Key{4}};
-          check_close(embedding(tokens, table, code, options, first), doubles(dropout(y, options)), exact);
+          check_close(embedding(tokens, table, code, options, from), doubles(dropout(y, options)), exact);
         }
 }
 
@@ -96,8 +97,13 @@ TEST_CASE("embedding: what it refuses") {
   check_fails([&] { embedding(Indices(Shape{2}, {0, 1}), table, code); }, "embedding: tokens [2] are not [B,L]");
   check_fails([&] { embedding(tokens, Tensor(Shape{4}), code); }, "embedding: table [4] is not [V,D]");
   check_fails([&] { embedding(tokens, table, Tensor(Shape{5})); }, "embedding: code [5] is not");
-  check_fails([&] { embedding(tokens, table, code, {}, 4); },
+  check_fails([&] { embedding(tokens, table, code, {}, Indices(Shape{1}, {4})); },
               "embedding: code [5,2] has no row for each of the positions 4 to 5");
-  check_fails([&] { embedding(tokens, table, code, {}, -1); }, "embedding: code [5,2] has no row");
+  check_fails([&] { embedding(tokens, table, code, {}, Indices(Shape{1}, {-1})); }, "embedding: code [5,2] has no row");
+  check_fails(
+      [&] {
+        embedding(tokens, table, code, {}, Indices(Shape{2}, {0, 1}));
+      },
+      "embedding: first [2] is not one position");
   check_fails([&] { embedding(tokens, table, code, {1, {}}); }, "embedding: the dropout probability 1");
 }

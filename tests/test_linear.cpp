@@ -84,11 +84,12 @@ TEST_CASE("packed layers change nothing but the order of sums") {
         const Tensor x = random_tensor(Shape{rows, in}, 1, -1, 1, device);
         const Tensor w = random_tensor(Shape{out, in}, 2, -1, 1, device);
         const Tensor b = random_tensor(Shape{out}, 3, -1, 1, device);
-        const std::vector<PackedLinear> layers{{w, b}, {random_tensor(Shape{7, in}, 4), Tensor::full(Shape{7}, 0)}};
+        const Tensor other = random_tensor(Shape{7, in}, 4, -1, 1, device);
+        const std::vector<PackedLinear> layers{{w, b}, {other, Tensor::full(Shape{7}, 0, device)}};
         check_close(linear(x, layers[0], Activation::relu), reference(x, w, b, true), rounding);
         const std::vector<Tensor> both = linear(x, layers);
         check_close(both[0], reference(x, w, b, false), rounding);
-        check_close(both[1], reference(x, random_tensor(Shape{7, in}, 4), {}, false), rounding);
+        check_close(both[1], reference(x, other, {}, false), rounding);
       }
   const PackedLinear layer(random_tensor(Shape{4, 5}, 1), random_tensor(Shape{4}, 1));
   check_fails([&] { linear(Tensor(Shape{2, 3}), layer); }, "linear: x [2,3] does not match w [4,5]");

@@ -149,8 +149,9 @@ TEST_CASE("logistic_mixture_sample draws from the distribution of the loss, at a
         std::vector<float> values;
         for (int64_t i = 0; i < draws; ++i) values.insert(values.end(), row.begin(), row.end());
         std::vector<int> count(256);
-        for (const int32_t byte :
-             logistic_mixture_sample(Tensor(Shape{draws, 3 * k}, values, device), keys, temperature).to_vector())
+        for (const int32_t byte : logistic_mixture_sample(Tensor(Shape{draws, 3 * k}, values, device),
+                                                          Keys(Shape{draws}, keys, device), temperature)
+                                      .to_vector())
           ++count.at(static_cast<size_t>(byte));
 
         double statistic = 0, rare_expected = 0, rare_count = 0, freedom = -1;
@@ -173,15 +174,27 @@ TEST_CASE("logistic_mixture_sample draws from the distribution of the loss, at a
       }
 }
 
-TEST_CASE("logistic_mixture: nothing in, nothing out; a row draws the same whatever is beside it") {
+TEST_CASE("logistic_mixture: nothing in, nothing out; a row draws the same whatever is beside it, on any device") {
   CHECK(logistic_mixture_nll(Tensor(Shape{0, 30}), Indices(Shape{0})).size() == 0);
-  CHECK(logistic_mixture_sample(Tensor(Shape{0, 30}), {}).size() == 0);
+  CHECK(logistic_mixture_sample(Tensor(Shape{0, 30}), Keys(Shape{0})).size() == 0);
   const std::vector<float> values = random_params(33, 10, 4, 1, -3, 0);
   std::vector<Key> keys;
   for (uint64_t i = 0; i < 33; ++i) keys.push_back(Key{i});
-  const auto all = logistic_mixture_sample(Tensor(Shape{33, 30}, values), keys).to_vector();
   const std::vector<float> tenth(values.begin() + 300, values.begin() + 330);
-  CHECK(logistic_mixture_sample(Tensor(Shape{1, 30}, tenth), std::span(keys).subspan(10, 1)).to_vector()[0] == all[10]);
+  std::vector<int32_t> on_cpu, folded_on_cpu;
+  for (Device device : devices()) {
+    const Tensor params(Shape{33, 30}, values, device);
+    const Keys of_rows(Shape{33}, keys, device);
+    const auto all = logistic_mixture_sample(params, of_rows).to_vector();
+    CHECK(logistic_mixture_sample(Tensor(Shape{1, 30}, tenth, device), Keys(Shape{1}, {keys[10]}, device))
+              .to_vector()[0] == all[10]);
+    const auto folded = logistic_mixture_sample(params, of_rows, 1, Indices(Shape{1}, {7}, device)).to_vector();
+    CHECK(logistic_mixture_sample(Tensor(Shape{1, 30}, tenth, device), Keys(Shape{1}, {keys[10].fold(7)}, device))
+              .to_vector()[0] == folded[10]);
+    if (device == Device::cpu) on_cpu = all, folded_on_cpu = folded;
+    CHECK(all == on_cpu);
+    CHECK(folded == folded_on_cpu);
+  }
 }
 
 TEST_CASE("logistic_mixture says what does not fit") {
@@ -197,6 +210,8 @@ TEST_CASE("logistic_mixture says what does not fit") {
       },
       "bytes [3] do not match params [2,6]");
   check_fails([&] { logistic_mixture_nll(params, Indices(Shape{2}, {0, 256})); }, "256 is not a byte");
-  check_fails([&] { logistic_mixture_sample(params, std::vector<Key>(3)); }, "3 keys do not match params [2,6]");
-  check_fails([&] { logistic_mixture_sample(params, std::vector<Key>(2), 0); }, "temperature 0 is not positive");
+  check_fails([&] { logistic_mixture_sample(params, Keys(Shape{3})); }, "3 keys do not match params [2,6]");
+  check_fails([&] { logistic_mixture_sample(params, Keys(Shape{2}), 0); }, "temperature 0 is not positive");
+  check_fails([&] { logistic_mixture_sample(params, Keys(Shape{2}), 1, Indices(Shape{2})); },
+              "position [2] is not one number");
 }

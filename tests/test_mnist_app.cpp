@@ -89,7 +89,7 @@ TEST_CASE("mnist train: what a run writes and prints") {
   // The preview is what `sample` draws from the same weights.
   const Picture preview = read_png(box.folder / "run" / "samples" / "step-0000006.png");
   check_size(preview, 2, 8);
-  run(box, "mnist sample --model run/last.safetensors --count 16 --threads 1 --out 16.png");
+  run(box, "mnist sample --precision f32 --model run/last.safetensors --count 16 --threads 1 --out 16.png");
   const Picture sampled = read_png(box.folder / "16.png");
   check_size(sampled, 4, 4);
   for (int64_t i = 0; i < 16; ++i) CHECK(cell(preview, i, 8) == cell(sampled, i, 4));

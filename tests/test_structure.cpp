@@ -25,11 +25,11 @@ struct Rule {
   Names folders;  // whose headers this folder may include
   Names headers;  // in angle brackets, besides the standard library's and the system's
 };
-// cuda may also include ops/kernels.h and what that includes; tests may include anything.
+// cuda may also include ops/kernels.h; tests may include anything.
 const std::map<std::string, Rule> rules = {
     {"engine", {{"engine"}, {}}},
     {"ops", {{"engine", "ops"}, {"dnnl.hpp", "immintrin.h"}}},
-    {"cuda", {{"cuda"}, {}}},
+    {"cuda", {{"engine", "cuda"}, {"cuda_runtime.h", "cublas_v2.h"}}},
     {"models", {{"engine", "ops", "models"}, {"nlohmann/json.hpp"}}},
     {"datasets", {{"engine", "datasets"}, {"zlib.h"}}},
     {"apps",
@@ -129,27 +129,32 @@ TEST_CASE("structure: every folder explains itself") {
 TEST_CASE("structure: every op has its kernels and its test, and every source file is built") {
   Names built;
   for (const std::string& op : ops()) {
-    built.insert({"ops/" + op + ".cpp", "tests/test_" + op + ".cpp"});
-    CHECK_MESSAGE(fs::exists(root / "ops" / (op + ".cpp")), op);
-    CHECK_MESSAGE(fs::exists(root / "tests" / ("test_" + op + ".cpp")), op);
+    for (const std::string& file : {"ops/" + op + ".cpp", "cuda/" + op + ".cu", "tests/test_" + op + ".cpp"}) {
+      built.insert(file);
+      CHECK_MESSAGE(fs::exists(root / file), file);
+    }
   }
   const std::string cmake = read(root / "CMakeLists.txt");
-  for (const std::smatch& m : matches(cmake, R"([a-z]+/\w+\.cpp)")) built.insert(m.str());
-  for (const std::string folder : {"engine", "ops", "models", "datasets", "apps", "tests"})
-    for (const std::string& file : files(folder, {".cpp"}))
+  for (const std::smatch& m : matches(cmake, R"([a-z]+/\w+\.(cpp|cu))")) built.insert(m.str());
+  const std::string stand_in = read(root / "tests/simt/CMakeLists.txt");
+  for (const std::smatch& m : matches(stand_in, R"(\w+\.(cpp|cu))")) built.insert("tests/simt/" + m.str());
+  for (const std::string folder : {"engine", "ops", "cuda", "models", "datasets", "apps", "tests"})
+    for (const std::string& file : files(folder, {".cpp", ".cu"}))
       CHECK_MESSAGE(built.contains(file), file << " is not in CMakeLists.txt");
 }
 
-TEST_CASE("structure: every kernel of the contract is defined on the CPU") {
+TEST_CASE("structure: every kernel of the contract is defined on the CPU and on CUDA") {
   Names defined;
-  for (const std::string folder : {"engine", "ops"})
-    for (const std::string& file : files(folder, {".cpp"})) add_definitions(defined, file);
+  for (const std::string folder : {"engine", "ops", "cuda"})
+    for (const std::string& file : files(folder, {".cpp", ".cu"})) add_definitions(defined, file);
   for (const std::string header : {"engine/device.h", "ops/kernels.h"}) {
     const std::string text = read(root / header);
     const auto kernels = matches(text, R"(^KERNEL\((\w+)\()");
     CHECK_FALSE(kernels.empty());
     for (const std::smatch& m : kernels)
-      CHECK_MESSAGE(defined.contains("runnel::cpu::" + m.str(1)), header << ": " << m.str(1));
+      for (const std::string device : {"cpu", "cuda"})
+        CHECK_MESSAGE(defined.contains("runnel::" + device + "::" + m.str(1)),
+                      header << ": " << device << "::" << m.str(1));
   }
 }
 

@@ -1,0 +1,126 @@
+// Memory, copies and the stream of the one GPU in use, for engine/device.cpp; and `add`, the engine's own kernel.
+//
+// Everything is put on one stream, so it happens in the order in which it was asked for, and nothing needs to wait:
+// memory that is released goes back to the pool (cudaMallocAsync's) when the kernels before it are done with it, and
+// whoever gets it next comes later on the same stream.
+#include <functional>
+#include <string>
+
+#include "cuda/launch.h"
+#include "ops/kernels.h"
+
+namespace runnel::cuda {
+namespace {
+
+// The device is opened when something is first asked of it, and stays open.
+struct Gpu {
+  std::string problem;  // why there is none
+  cudaStream_t stream = nullptr;
+  int multiprocessors = 0, shared_memory = 0;
+
+  Gpu() {
+    int count = 0;
+    const cudaError_t status = cudaGetDeviceCount(&count);
+    if (status != cudaSuccess || count == 0) {
+      problem = std::string("no CUDA device found") +
+                (status == cudaSuccess ? "" : std::string(" (") + cudaGetErrorString(status) + ")") +
+                "; compute on the CPU with --device cpu";
+      return;
+    }
+    int device = 0;
+    cudaMemPool_t pool = nullptr;
+    check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+    check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+               "cudaDeviceGetAttribute");
+    check_cuda(cudaDeviceGetAttribute(&shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+               "cudaDeviceGetAttribute");
+    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    check_cuda(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
+    uint64_t keep = UINT64_MAX;  // the pool gives nothing back between steps
+    check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
+  }
+};
+
+const Gpu& gpu() {
+  static const Gpu the_gpu;
+  check(the_gpu.problem.empty(), the_gpu.problem);
+  return the_gpu;
+}
+
+// Launch: a thread per element. Owns: y[i].
+__global__ void add_kernel(float* y, const float* a, const float* b, int64_t n) {
+  for (int64_t i = first_element(); i < n; i += element_step()) y[i] = a[i] + b[i];
+}
+
+}  // namespace
+
+void check_cuda(cudaError_t status, const char* what) {
+  check(status == cudaSuccess, what, ": ", cudaGetErrorString(status));
+}
+
+cudaStream_t stream() { return gpu().stream; }
+int64_t multiprocessors() { return gpu().multiprocessors; }
+size_t shared_memory() { return static_cast<size_t>(gpu().shared_memory); }
+
+std::string why_unavailable() {
+  try {
+    gpu();
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+void* allocate(size_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t status = cudaMallocAsync(&memory, bytes ? bytes : 1, stream());
+  if (status == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());  // it is told by the result; the next launch must not report it again
+    return nullptr;
+  }
+  check_cuda(status, "cudaMallocAsync");
+  return memory;
+}
+
+// The last tensors may go when the driver is already shut down; then there is nothing to release.
+void release(void* memory) { static_cast<void>(cudaFreeAsync(memory, stream())); }
+
+void copy(void* to, const void* from, size_t bytes, bool to_host) {
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream()), "copy");
+  if (to_host) synchronize();
+}
+
+void synchronize() { check_cuda(cudaStreamSynchronize(stream()), "the kernels before"); }
+
+int64_t free_memory() {
+  size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return static_cast<int64_t>(free);
+}
+
+void* capture(const std::function<void()>& work) {
+  check_cuda(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "capturing a graph");
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  try {
+    work();
+  } catch (...) {
+    static_cast<void>(cudaStreamEndCapture(stream(), &graph));
+    throw;
+  }
+  check_cuda(cudaStreamEndCapture(stream(), &graph), "capturing a graph");
+  const cudaError_t status = cudaGraphInstantiate(&ready, graph, 0);
+  static_cast<void>(cudaGraphDestroy(graph));
+  check_cuda(status, "cudaGraphInstantiate");
+  return ready;
+}
+
+void launch_graph(void* graph) {
+  check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream()), "cudaGraphLaunch");
+}
+
+void destroy_graph(void* graph) { static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph))); }
+
+void add(float* y, const float* a, const float* b, int64_t n) { launch("add", add_kernel, over(n), y, a, b, n); }
+
+}  // namespace runnel::cuda

@@ -1,0 +1,12 @@
+// c = op(a) op(b): cuBLAS.
+#include "cuda/cublas.h"
+#include "ops/kernels.h"
+
+namespace runnel::cuda {
+
+void matmul(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
+            bool transpose_b) {
+  product(c, a, b, m, n, k, transpose_a, transpose_b);
+}
+
+}  // namespace runnel::cuda

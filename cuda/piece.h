@@ -1,0 +1,48 @@
+// A few consecutive numbers that one thread takes at a time: four where size and addresses allow it, one where not. For
+// kernels that take rows; those that look at one element at a time have map.h.
+#pragma once
+#include "cuda/launch.h"
+#include "cuda/map.h"
+
+namespace runnel::cuda {
+
+template <int width>
+struct alignas(width * sizeof(float)) Piece {
+  float at[width];
+};
+
+// Whether rows of n numbers can be taken in fours from all these addresses.
+template <class... Pointers>
+bool in_fours(int64_t n, Pointers... pointers) {
+  return n % 4 == 0 && ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+template <int width>
+__device__ inline Piece<width> load(const float* x) {
+  return *reinterpret_cast<const Piece<width>*>(x);
+}
+
+template <int width>
+__device__ inline void store(float* y, const Piece<width>& x) {
+  *reinterpret_cast<Piece<width>*>(y) = x;
+}
+
+// dropout(x), where i, a multiple of width, is the number of x's first element in the whole tensor.
+template <int width>
+__device__ inline Piece<width> drop(Piece<width> x, int64_t i, const Mask& mask) {
+  static_assert(width == 1 || width == 4);
+  if (mask.threshold == 0) return x;
+  const DropoutFactors factors{mask};
+  if constexpr (width == 1) {
+    x.at[0] *= factors[i];
+  } else {
+    const float4 four = factors.four(i);
+    x.at[0] *= four.x;
+    x.at[1] *= four.y;
+    x.at[2] *= four.z;
+    x.at[3] *= four.w;
+  }
+  return x;
+}
+
+}  // namespace runnel::cuda

@@ -1,0 +1,35 @@
+// Rows taken and put by an index that lies on the device: see ops/rows.cpp.
+#include "cuda/launch.h"
+#include "ops/kernels.h"
+
+namespace runnel::cuda {
+namespace {
+
+// Launch: a thread per element. Owns: y[i,j].
+__global__ void gather_rows_kernel(float* y, const float* x, const int32_t* rows, int64_t count, int64_t n) {
+  for (int64_t i = first_element(); i < count * n; i += element_step()) y[i] = x[rows[i / n] * n + i % n];
+}
+
+// Launch: a thread per element of the row. Owns: rows[index,j].
+__global__ void put_row_kernel(int32_t* rows, const int32_t* row, const int32_t* index, int64_t n) {
+  for (int64_t j = first_element(); j < n; j += element_step()) rows[index[0] * n + j] = row[j];
+}
+
+// Launch: one thread that counts, in a warp.
+__global__ void advance_kernel(int32_t* position) {
+  if (threadIdx.x == 0) ++position[0];
+}
+
+}  // namespace
+
+void gather_rows(float* y, const float* x, const int32_t* rows, int64_t count, int64_t n) {
+  launch("gather_rows", gather_rows_kernel, over(count * n), y, x, rows, count, n);
+}
+
+void put_row(int32_t* rows, const int32_t* row, const int32_t* index, int64_t n) {
+  launch("put_row", put_row_kernel, over(n), rows, row, index, n);
+}
+
+void advance(int32_t* position) { launch("advance", advance_kernel, Grid{dim3(1), dim3(32)}, position); }
+
+}  // namespace runnel::cuda

@@ -1,0 +1,197 @@
+// What CUDA adds to C++ inside a kernel, for a host compiler: every CUDA thread is a fibre of one thread of the system.
+#pragma once
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#ifdef __CUDACC__
+#error "simt/device.h stands in for the device; nvcc must not see it"
+#endif
+
+#define __launch_bounds__(...)
+
+// The scheduler writes them at every switch. Variables and not macros: cudaLaunchConfig_t has members of these names.
+extern uint3 threadIdx;
+extern uint3 blockIdx;
+extern dim3 blockDim;
+extern dim3 gridDim;
+inline constexpr int warpSize = 32;
+
+namespace simt {
+
+struct Where {  // of the caller, as a default argument; std::source_location is not in clang 14, which clang-tidy uses
+  const char* file;
+  unsigned line;
+  static constexpr Where current(const char* f = __builtin_FILE(), unsigned l = __builtin_LINE()) { return {f, l}; }
+};
+
+// --- meetings of threads (scheduler.cpp) ---
+
+enum class Vote { none, count, all, any };
+int block_barrier(int predicate, Vote vote, Where where);
+
+// Lanes bring `in` and `out`; the last one to come computes all outputs.
+struct Warp {
+  const void* in[32];
+  void* out[32];
+};
+enum class WarpOp { sync, shuffle, ballot, mma };
+using WarpFunction = void (*)(const Warp& warp, uint32_t mask);
+void warp_meeting(WarpOp op, uint32_t mask, const void* in, void* out, WarpFunction function, Where where);
+
+struct Lookup {  // what a lane brings to a shuffle
+  uint64_t value;
+  int source;  // the lane it reads from
+};
+void shuffle_lanes(const Warp& warp, uint32_t mask);
+void ballot_lanes(const Warp& warp, uint32_t mask);
+int lane();
+
+template <class T>
+T shuffle(uint32_t mask, T value, int source, Where where) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
+  Lookup in{0, source};
+  std::memcpy(&in.value, &value, sizeof(T));
+  uint64_t out = 0;
+  warp_meeting(WarpOp::shuffle, mask, &in, &out, shuffle_lanes, where);
+  std::memcpy(&value, &out, sizeof(T));
+  return value;
+}
+
+// --- shared memory and asynchronous copies (scheduler.cpp) ---
+
+// The next array of the block's shared memory. All threads take the same arrays in the same order.
+void* shared_take(size_t bytes, size_t alignment);
+void copy_async(void* shared, const void* global, int bytes);
+void copy_async_commit();
+void copy_async_wait(int pending);
+
+// --- tensor cores (mma.cpp), with the fragments of the PTX ISA ---
+
+void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Where where = Where::current());
+void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Where where = Where::current());
+
+// --- launches (runtime.cpp) ---
+
+struct Call {  // a kernel with its arguments
+  std::function<void()> run;
+  std::vector<const void*> pointers;  // among the arguments
+};
+cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel, Call call);
+
+// NVIDIA's template erases the types of the arguments; this one keeps them.
+template <class... Parameters, class... Arguments>
+cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments&&... arguments) {
+  static_assert((std::is_trivially_copyable_v<Parameters> && ...), "kernel arguments are copied bytewise");
+  static_assert((!std::is_reference_v<Parameters> && ...), "a kernel parameter cannot be a reference");
+  static_assert((sizeof(Parameters) + ... + 0) <= 4096, "kernel arguments take at most 4 KiB");
+  const std::tuple<Parameters...> values(static_cast<Parameters>(std::forward<Arguments>(arguments))...);
+  Call call{[kernel, values] { std::apply(kernel, values); }, {}};
+  const auto add_pointer = [&call](const auto& value) {
+    if constexpr (std::is_convertible_v<decltype(value), const void*>) call.pointers.push_back(value);
+  };
+  std::apply([&add_pointer](const auto&... value) { (add_pointer(value), ...); }, values);
+  return enqueue_kernel(*config, reinterpret_cast<const void*>(kernel), std::move(call));
+}
+
+}  // namespace simt
+
+#define cudaLaunchKernelEx(...) ::simt::launch(__VA_ARGS__)
+
+// --- barriers ---
+
+inline void __syncthreads(simt::Where where = simt::Where::current()) {
+  simt::block_barrier(0, simt::Vote::none, where);
+}
+inline int __syncthreads_count(int predicate, simt::Where where = simt::Where::current()) {
+  return simt::block_barrier(predicate != 0, simt::Vote::count, where);
+}
+inline int __syncthreads_and(int predicate, simt::Where where = simt::Where::current()) {
+  return simt::block_barrier(predicate != 0, simt::Vote::all, where);
+}
+inline int __syncthreads_or(int predicate, simt::Where where = simt::Where::current()) {
+  return simt::block_barrier(predicate != 0, simt::Vote::any, where);
+}
+inline void __syncwarp(unsigned mask = 0xffffffffu, simt::Where where = simt::Where::current()) {
+  simt::warp_meeting(simt::WarpOp::sync, mask, nullptr, nullptr, nullptr, where);
+}
+
+// --- shuffles and votes ---
+
+template <class T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32, simt::Where where = simt::Where::current()) {
+  return simt::shuffle(mask, value, (simt::lane() & ~(width - 1)) + (source & (width - 1)), where);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, simt::Where where = simt::Where::current()) {
+  const int lane = simt::lane(), source = lane - static_cast<int>(delta);
+  return simt::shuffle(mask, value, source < (lane & ~(width - 1)) ? lane : source, where);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, simt::Where where = simt::Where::current()) {
+  const int lane = simt::lane(), source = lane + static_cast<int>(delta);
+  return simt::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source, where);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, simt::Where where = simt::Where::current()) {
+  const int lane = simt::lane(), source = lane ^ bits;
+  return simt::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source, where);
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate, simt::Where where = simt::Where::current()) {
+  uint32_t in = predicate != 0, out = 0;
+  simt::warp_meeting(simt::WarpOp::ballot, mask, &in, &out, simt::ballot_lanes, where);
+  return out;
+}
+inline int __any_sync(unsigned mask, int predicate, simt::Where where = simt::Where::current()) {
+  return __ballot_sync(mask, predicate, where) != 0;
+}
+inline int __all_sync(unsigned mask, int predicate, simt::Where where = simt::Where::current()) {
+  return __ballot_sync(mask, predicate, where) == mask;
+}
+
+// --- loads, bits, arithmetic ---
+
+template <class T>
+T __ldg(const T* p) {
+  return *p;
+}
+template <class T>
+T __ldcs(const T* p) {
+  return *p;
+}
+template <class T>
+void __stcs(T* p, T value) {
+  *p = value;
+}
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __frcp_rn(float a) { return 1.0f / a; }
+inline float rsqrtf(float a) { return 1.0f / std::sqrt(a); }
+template <class T>
+constexpr T min(T a, T b) {
+  return b < a ? b : a;
+}
+template <class T>
+constexpr T max(T a, T b) {
+  return a < b ? b : a;
+}
+inline int __popc(unsigned value) { return std::popcount(value); }
+inline int __clz(int value) { return std::countl_zero(static_cast<unsigned>(value)); }
+inline int __ffs(int value) { return value ? std::countr_zero(static_cast<unsigned>(value)) + 1 : 0; }
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(uint64_t{a} * b >> 32); }
+inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+inline int __float_as_int(float value) { return std::bit_cast<int>(value); }
+inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
+// Macros, because glibc's <math.h> declares functions of these names and exports none.
+#define __expf(x) (::expf(x))
+#define __logf(x) (::logf(x))
+#define __sinf(x) (::sinf(x))
+#define __cosf(x) (::cosf(x))
+#define __powf(x, y) (::powf(x, y))

@@ -1,0 +1,338 @@
+// Small kernels, each with one bug, at the line that says so; and controls, which have none.
+#include "tests/simt/plants.h"
+
+#include <cublas_v2.h>
+
+#include <thread>
+
+#include "cuda/launch.h"
+
+namespace {
+
+using namespace runnel;
+using namespace runnel::cuda;
+
+Grid block(unsigned threads, size_t shared = 0) { return {dim3(1), dim3(threads), shared}; }
+size_t floats(int n) { return SharedBytes().add<float>(n).bytes(); }
+
+float zero(int) { return 0; }
+float reversed32(int i) { return i < 32 ? 31.0f - static_cast<float>(i) : 0; }
+float reversed64(int i) { return i < 64 ? 63.0f - static_cast<float>(i) : 0; }
+
+// --- order between threads ---
+
+__global__ void missing_syncthreads_kernel(float* out) {
+  Shared shared;
+  float* s = shared.take<float>(64);
+  s[threadIdx.x] = static_cast<float>(threadIdx.x);
+  out[threadIdx.x] = s[63 - threadIdx.x];  // bug: missing_syncthreads
+}
+
+__global__ void missing_syncwarp_kernel(float* out) {
+  Shared shared;
+  float* s = shared.take<float>(32);
+  s[threadIdx.x] = static_cast<float>(threadIdx.x);
+  out[threadIdx.x] = s[31 - threadIdx.x];  // bug: missing_syncwarp
+}
+
+// Without the first barrier of block_sum: scratch is written while others still read the sum before.
+__global__ void scratch_reused_kernel(float* out) {
+  Shared shared;
+  float* scratch = shared.take<float>(32);
+  float sum = 0;
+  for (int i = 0; i < 2; ++i) {
+    const float of_warp = warp_sum(1.0f);
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = of_warp;  // bug: scratch_reused
+    __syncthreads();
+    sum += warp_sum(threadIdx.x % 32 < blockDim.x / 32 ? scratch[threadIdx.x % 32] : 0.0f);
+  }
+  out[threadIdx.x] = sum;
+}
+
+__global__ void race_between_threads_kernel(float* out) {
+  out[threadIdx.x % 4] += 1;  // bug: race_between_threads
+}
+
+__global__ void race_between_blocks_kernel(float* out) {
+  if (threadIdx.x == 0) out[0] += 1;  // bug: race_between_blocks
+}
+
+__global__ void divergent_barrier_kernel(float* out) {
+  if (threadIdx.x < 32) __syncthreads();  // bug: divergent_barrier
+  out[threadIdx.x] = 0;
+}
+
+__global__ void different_barriers_kernel(float* out) {
+  if (threadIdx.x < 32) {
+    __syncthreads();  // bug: different_barriers
+  } else {
+    __syncthreads();  // bug: different_barriers
+  }
+  out[threadIdx.x] = 0;
+}
+
+__global__ void shuffle_after_return_kernel(float* out, unsigned n) {
+  if (threadIdx.x >= n) return;
+  out[threadIdx.x] = __shfl_xor_sync(all_lanes, 0.0f, 1);  // bug: shuffle_after_return
+}
+
+// --- memory ---
+
+__global__ void shared_past_array_kernel(float* out) {
+  Shared shared;
+  float* a = shared.take<float>(32);
+  float* b = shared.take<float>(32);
+  b[threadIdx.x] = 0;
+  a[threadIdx.x + 1] = 0;  // bug: shared_past_array
+  out[threadIdx.x] = b[threadIdx.x];
+}
+
+__global__ void shared_past_all_kernel(float* out) {
+  Shared shared;
+  float* a = shared.take<float>(32);
+  a[threadIdx.x] = 0;
+  out[threadIdx.x] = a[threadIdx.x + 1];  // bug: shared_past_all
+}
+
+__global__ void too_little_shared_kernel(float* out) {
+  Shared shared;
+  float* a = shared.take<float>(32);  // bug: too_little_shared
+  out[threadIdx.x] = a[threadIdx.x] = 0;
+}
+
+__global__ void uninitialised_shared_kernel(float* out) {
+  Shared shared;
+  float* a = shared.take<float>(32);
+  if (threadIdx.x < 31) a[threadIdx.x] = 0;
+  __syncthreads();
+  out[threadIdx.x] = a[threadIdx.x] * 2;  // bug: uninitialised_shared
+}
+
+__global__ void global_past_end_kernel(const float* x, float* out) {
+  out[threadIdx.x] = x[threadIdx.x + 1];  // bug: global_past_end
+}
+
+__global__ void misaligned_kernel(const float* x, float* out) {
+  const float4 four = *reinterpret_cast<const float4*>(x + 1);  // bug: misaligned
+  out[threadIdx.x] = four.x - four.x;
+}
+
+__global__ void copy_kernel(const float* x, float* out) { out[threadIdx.x] = x[threadIdx.x]; }
+
+struct Holder {  // the stand-in checks pointers among the arguments, but not inside of them
+  const float* x;
+};
+__global__ void use_after_free_kernel(Holder holder, float* out) {
+  out[threadIdx.x] = holder.x[threadIdx.x];  // bug: use_after_free
+}
+
+float* freed() {
+  void* memory = nullptr;
+  check_cuda(cudaMallocAsync(&memory, Buffers::size * sizeof(float), stream()), "cudaMallocAsync");
+  check_cuda(cudaFreeAsync(memory, stream()), "cudaFreeAsync");
+  return static_cast<float*>(memory);
+}
+
+void run_host_reads_device(const Buffers& buffers) {
+  const volatile float* x = buffers.x;
+  static_cast<void>(x[3]);  // bug: host_reads_device
+}
+
+// --- asynchronous copies ---
+
+__global__ void copy_without_wait_kernel(const float* x, float* out) {
+  Shared shared;
+  float* a = shared.take<float>(128);
+  copy16_async(a + threadIdx.x * 4, x + threadIdx.x * 4);
+  copy_async_commit();
+  out[threadIdx.x] = a[threadIdx.x * 4];  // bug: copy_without_wait
+  copy_async_wait<0>();
+}
+
+__global__ void copy_without_barrier_kernel(const float* x, float* out) {
+  Shared shared;
+  float* a = shared.take<float>(128);
+  copy16_async(a + threadIdx.x * 4, x + threadIdx.x * 4);
+  copy_async_commit();
+  copy_async_wait<0>();
+  out[threadIdx.x] = a[124 - threadIdx.x * 4];  // bug: copy_without_barrier
+}
+
+__global__ void copy_never_waited_kernel(const float* x, float* out) {
+  Shared shared;
+  float* a = shared.take<float>(128);
+  copy16_async(a + threadIdx.x * 4, x + threadIdx.x * 4);
+  copy_async_commit();
+  out[threadIdx.x] = 0;
+}
+
+__global__ void copy_past_array_kernel(const float* x, float* out) {
+  Shared shared;
+  float* a = shared.take<float>(124);
+  copy16_async(a + threadIdx.x * 4, x + threadIdx.x * 4);  // bug: copy_past_array
+  copy_async_commit();
+  copy_async_wait<0>();
+  out[threadIdx.x] = 0;
+}
+
+// --- controls ---
+
+__global__ void sums_kernel(const float* x, float* out) {
+  Shared shared;
+  float* scratch = shared.take<float>(32);
+  const float sum = block_sum(x[threadIdx.x], scratch), sum_of_squares = block_sum(x[threadIdx.x] * 2, scratch);
+  out[threadIdx.x] = __syncthreads_count(threadIdx.x < 3) == 3 ? sum + sum_of_squares : -1;
+}
+float three_sums(int) { return 3 * 127 * 64; }
+
+// Out of two stages of copies, and the matrix [16,8] of x times a diagonal matrix of ones and twos.
+__global__ void mma_kernel(const float* x, float* out) {
+  Shared shared;
+  float* a = shared.take<float>(2 * 64);
+  const unsigned g = threadIdx.x / 4, t = threadIdx.x % 4;
+  for (unsigned stage = 0; stage < 2; ++stage) {
+    if (threadIdx.x < 16) copy16_async(a + stage * 64 + threadIdx.x * 4, x + stage * 64 + threadIdx.x * 4);
+    copy_async_commit();
+  }
+  copy_async_wait<1>();
+  copy_async_wait<0>();
+  __syncthreads();
+  const uint32_t left[4] = {to_tf32(a[g * 8 + t]), to_tf32(a[(g + 8) * 8 + t]), to_tf32(a[g * 8 + t + 4]),
+                            to_tf32(a[(g + 8) * 8 + t + 4])};
+  const auto diagonal = [](unsigned row, unsigned column) {
+    return to_tf32(row != column ? 0.0f : row % 2 ? 2.0f : 1.0f);
+  };
+  const uint32_t right[2] = {diagonal(t, g), diagonal(t + 4, g)};
+  float d[4] = {};
+  mma_tf32(d, left, right);
+  for (unsigned i = 0; i < 4; ++i) out[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = d[i];
+}
+float twice_if_odd(int i) { return static_cast<float>(i % 2 ? 2 * i : i); }
+
+__global__ void add_kernel(float* y, const float* x, float factor) { y[threadIdx.x] += factor * x[threadIdx.x]; }
+float four_times(int i) { return 4 * static_cast<float>(i); }
+
+// Memory of the graph, which lives from one node to another; launched twice, and once more after the graph is gone.
+void run_graph(const Buffers& buffers) {
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  check_cuda(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "begin");
+  void* memory = nullptr;
+  check_cuda(cudaMallocAsync(&memory, Buffers::size * sizeof(float), stream()), "cudaMallocAsync");
+  launch("copy", copy_kernel, block(Buffers::size), buffers.x, static_cast<float*>(memory));
+  launch("add", add_kernel, block(Buffers::size), buffers.out, static_cast<float*>(memory), 1.0f);
+  check_cuda(cudaFreeAsync(memory, stream()), "cudaFreeAsync");
+  check_cuda(cudaStreamEndCapture(stream(), &graph), "end");
+  check_cuda(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+  for (int i = 0; i < 4; ++i) {
+    check_cuda(cudaGraphLaunch(exec, stream()), "launch");
+    if (i == 2) check_cuda(cudaGraphDestroy(graph), "destroy");
+  }
+  check_cuda(cudaGraphExecDestroy(exec), "destroy");
+}
+
+__global__ void freed_in_graph_kernel(Holder holder, float* out) {
+  out[threadIdx.x] = holder.x[threadIdx.x];  // bug: freed_in_graph
+}
+void run_freed_in_graph(const Buffers& buffers) {
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  check_cuda(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "begin");
+  const float* memory = freed();
+  launch("freed_in_graph", freed_in_graph_kernel, block(Buffers::size), Holder{memory}, buffers.out);
+  check_cuda(cudaStreamEndCapture(stream(), &graph), "end");
+  check_cuda(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+  check_cuda(cudaGraphLaunch(exec, stream()), "launch");
+}
+
+// out[8,16] = p x, where p exchanges rows i and i + 4, read through both of cuBLAS' transpositions.
+void run_cublas(const Buffers& buffers) {
+  float p[64] = {}, *device_p = nullptr, *transposed = nullptr;
+  for (int i = 0; i < 8; ++i) p[i * 8 + (i + 4) % 8] = 1;
+  const size_t bytes = sizeof p;
+  check_cuda(cudaMalloc(reinterpret_cast<void**>(&device_p), bytes), "cudaMalloc");
+  check_cuda(cudaMalloc(reinterpret_cast<void**>(&transposed), Buffers::size * sizeof(float)), "cudaMalloc");
+  check_cuda(cudaMemcpyAsync(device_p, p, bytes, cudaMemcpyHostToDevice, stream()), "cudaMemcpyAsync");
+  cublasHandle_t handle;
+  cublasCreate(&handle);
+  cublasSetStream(handle, stream());
+  const float one = 1, none = 0;
+  // transposed[16,8] = (p x)^T, then out = transposed^T, times the identity p p.
+  cublasSgemm(handle, CUBLAS_OP_T, CUBLAS_OP_T, 8, 16, 8, &one, device_p, 8, buffers.x, 16, &none, transposed, 8);
+  for (const cublasComputeType_t compute :
+       {CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_32F_FAST_16BF})
+    cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, 16, 8, 8, &one, transposed, CUDA_R_32F, 8, device_p, CUDA_R_32F, 8,
+                 &none, buffers.out, CUDA_R_32F, 16, compute, CUBLAS_GEMM_DEFAULT);
+  check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
+  cublasDestroy(handle);
+  check_cuda(cudaFree(device_p), "cudaFree");
+  check_cuda(cudaFree(transposed), "cudaFree");
+}
+float itself(int i) { return static_cast<float>(i); }
+
+}  // namespace
+
+const std::vector<Plant> plants = {
+    {"missing_syncthreads",
+     [](const Buffers& b) { launch("", missing_syncthreads_kernel, block(64, floats(64)), b.out); }, reversed64},
+    {"missing_syncwarp", [](const Buffers& b) { launch("", missing_syncwarp_kernel, block(32, floats(32)), b.out); },
+     reversed32},
+    {"scratch_reused", [](const Buffers& b) { launch("", scratch_reused_kernel, block(128, floats(32)), b.out); },
+     [](int) { return 256.0f; }},
+    {"race_between_threads", [](const Buffers& b) { launch("", race_between_threads_kernel, block(64), b.out); },
+     [](int i) { return i < 4 ? 16.0f : 0; }},
+    {"race_between_blocks",
+     [](const Buffers& b) {
+       launch("", race_between_blocks_kernel, Grid{dim3(8), dim3(32)}, b.out);
+     },
+     [](int i) { return i == 0 ? 8.0f : 0; }},
+    {"divergent_barrier", [](const Buffers& b) { launch("", divergent_barrier_kernel, block(64), b.out); }, zero},
+    {"different_barriers", [](const Buffers& b) { launch("", different_barriers_kernel, block(64), b.out); }, zero},
+    {"shuffle_after_return", [](const Buffers& b) { launch("", shuffle_after_return_kernel, block(32), b.out, 20u); },
+     zero},
+    {"shared_past_array",
+     [](const Buffers& b) {
+       launch("", shared_past_array_kernel, block(32, SharedBytes().add<float>(32).add<float>(32).bytes()), b.out);
+     },
+     zero},
+    {"shared_past_all", [](const Buffers& b) { launch("", shared_past_all_kernel, block(32, floats(32)), b.out); },
+     zero},
+    {"too_little_shared", [](const Buffers& b) { launch("", too_little_shared_kernel, block(32, floats(16)), b.out); },
+     zero},
+    {"uninitialised_shared",
+     [](const Buffers& b) { launch("", uninitialised_shared_kernel, block(32, floats(32)), b.out); }, zero},
+    {"global_past_end", [](const Buffers& b) { launch("", global_past_end_kernel, block(128), b.x, b.out); }, zero},
+    {"misaligned", [](const Buffers& b) { launch("", misaligned_kernel, block(32), b.x, b.out); }, zero},
+    {"use_after_free", [](const Buffers& b) { launch("", use_after_free_kernel, block(32), Holder{freed()}, b.out); },
+     zero},
+    {"argument_freed", [](const Buffers& b) { launch("", copy_kernel, block(32), freed(), b.out); }, zero},
+    {"argument_of_host",
+     [](const Buffers& b) {
+       const std::vector<float> host(32);
+       launch("", copy_kernel, block(32), host.data(), b.out);
+     },
+     zero},
+    {"host_reads_device", run_host_reads_device, zero},
+    {"copy_wrong_way",
+     [](const Buffers& b) {
+       float host[Buffers::size] = {};
+       check_cuda(cudaMemcpyAsync(host, b.x, sizeof host, cudaMemcpyHostToDevice, stream()), "cudaMemcpyAsync");
+     },
+     zero},
+    {"second_thread", [](const Buffers&) { std::thread([] { cudaStreamSynchronize(stream()); }).join(); }, zero},
+    {"copy_without_wait",
+     [](const Buffers& b) { launch("", copy_without_wait_kernel, block(32, floats(128)), b.x, b.out); },
+     [](int i) { return i < 32 ? 4 * static_cast<float>(i) : 0; }},
+    {"copy_without_barrier",
+     [](const Buffers& b) { launch("", copy_without_barrier_kernel, block(32, floats(128)), b.x, b.out); },
+     [](int i) { return i < 32 ? 124 - 4 * static_cast<float>(i) : 0; }},
+    {"copy_never_waited",
+     [](const Buffers& b) { launch("", copy_never_waited_kernel, block(32, floats(128)), b.x, b.out); }, zero},
+    {"copy_past_array",
+     [](const Buffers& b) { launch("", copy_past_array_kernel, block(32, floats(124)), b.x, b.out); }, zero},
+    {"freed_in_graph", run_freed_in_graph, zero},
+    {"control_sums", [](const Buffers& b) { launch("", sums_kernel, block(128, floats(32)), b.x, b.out); }, three_sums},
+    {"control_mma", [](const Buffers& b) { launch("", mma_kernel, block(32, floats(128)), b.x, b.out); }, twice_if_odd},
+    {"control_graph", run_graph, four_times},
+    {"control_cublas", run_cublas, itself},
+};

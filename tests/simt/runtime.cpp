@@ -1,0 +1,591 @@
+// The CUDA runtime over the memory of the host. A stream is a queue of closures that runs only when something waits for
+// it, in an order between streams that the seed draws: what was not waited for has not happened. A captured graph is
+// such a queue, kept.
+#include "runtime.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <thread>
+
+namespace {
+
+struct Captured {
+  std::vector<simt::Work> work;
+  std::vector<std::shared_ptr<void>> memory;  // allocated while capturing
+};
+
+struct Moment {  // one record of an event
+  bool passed = false;
+  std::chrono::steady_clock::time_point time{};
+};
+
+}  // namespace
+
+struct CUgraph_st {
+  Captured captured;
+};
+struct CUgraphExec_st {
+  std::shared_ptr<const Captured> captured;
+  bool frees_on_launch;
+};
+struct CUstream_st {
+  std::deque<simt::Work> queue;
+  std::unique_ptr<CUgraph_st> capture;
+  bool relaxed = false, invalidated = false;  // the capture
+};
+struct CUevent_st {
+  std::shared_ptr<Moment> moment;
+  bool captured = false;
+};
+struct CUmemPoolHandle_st {};
+
+namespace {
+
+using simt::enqueue;
+using simt::fail;
+using simt::Work;
+
+constexpr int shared_limit = 99 * 1024;  // of compute capability 12.0, the least of those in use
+constexpr size_t longest_queue = 1024;
+#if defined(__SANITIZE_ADDRESS__)
+constexpr size_t gap = 0;
+#else
+constexpr size_t gap = 1;  // so that the end of one block is not the beginning of the next
+#endif
+
+struct Block {
+  size_t bytes;
+  bool usable;  // else freed on its stream, but kept by a graph
+  bool of_graph;
+};
+
+// Never destroyed: the last to free memory may be a static object of the program.
+auto& device_memory = *new std::map<const char*, Block>;  // by address
+auto& null_stream = *new CUstream_st;
+auto& streams = *new std::set<CUstream_st*>{&null_stream};
+size_t device_bytes = 0;
+bool device_at_work = false;                   // AddressSanitizer lets nobody else touch device memory
+std::map<const void*, size_t> dynamic_shared;  // by kernel: what cudaFuncSetAttribute allows
+CUmemPoolHandle_st default_pool;
+cudaError_t last_error = cudaSuccess;
+
+void check_thread() {
+  static const std::thread::id first = std::this_thread::get_id();
+  if (std::this_thread::get_id() != first) fail("CUDA is called from a second thread; the stand-in has no locks");
+}
+
+cudaError_t result(cudaError_t error) {
+  check_thread();
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+size_t total_memory() {
+  const char* text = std::getenv("SIMT_MEMORY");
+  return text ? std::strtoull(text, nullptr, 10) : size_t{8} << 30;
+}
+
+bool no_device() { return std::getenv("SIMT_NO_DEVICE") != nullptr; }
+
+CUstream_st* at(cudaStream_t stream) {
+  return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread ? &null_stream : stream;
+}
+
+// --- running what is queued ---
+
+class DeviceAtWork {
+ public:
+  DeviceAtWork() {
+    if (!outermost_) return;
+    device_at_work = true;
+    for (const auto& [begin, block] : device_memory)
+      if (block.usable) simt::permit(begin, block.bytes);
+  }
+  ~DeviceAtWork() {
+    if (!outermost_) return;
+    device_at_work = false;
+    for (const auto& [begin, block] : device_memory) simt::forbid(begin, block.bytes);
+  }
+  DeviceAtWork(const DeviceAtWork&) = delete;
+  DeviceAtWork& operator=(const DeviceAtWork&) = delete;
+
+ private:
+  const bool outermost_ = !device_at_work;
+};
+
+void run_one() {
+  std::vector<CUstream_st*> busy;
+  for (CUstream_st* stream : streams)
+    if (!stream->queue.empty()) busy.push_back(stream);
+  CUstream_st* stream = simt::seed() == 0   ? busy.front()
+                        : simt::seed() == 1 ? busy.back()
+                                            : busy[simt::next_random() % busy.size()];
+  const Work work = std::move(stream->queue.front());
+  stream->queue.pop_front();
+  work();
+}
+
+template <class Condition>
+void run_until(Condition holds) {
+  check_thread();
+  const DeviceAtWork at_work;
+  while (!holds()) run_one();
+}
+
+void run_all() {
+  run_until([] {
+    for (const CUstream_st* stream : streams)
+      if (!stream->queue.empty()) return false;
+    return true;
+  });
+}
+
+// Whether a capture forbids the call; if so, the capture is lost.
+bool forbidden_by_capture(bool also_if_relaxed = true) {
+  bool forbidden = false;
+  for (CUstream_st* stream : streams)
+    if (stream->capture && (also_if_relaxed || !stream->relaxed)) forbidden = stream->invalidated = true;
+  return forbidden;
+}
+
+// --- device memory ---
+
+const std::pair<const char* const, Block>* block_of(const void* address) {
+  auto after = device_memory.upper_bound(static_cast<const char*>(address));
+  if (after == device_memory.begin()) return nullptr;
+  const auto& entry = *--after;
+  return static_cast<const char*>(address) <= entry.first + entry.second.bytes ? &entry : nullptr;
+}
+
+bool on_device(const void* begin, size_t bytes) {
+  const auto* block = block_of(begin);
+  return block && static_cast<const char*>(begin) + bytes <= block->first + block->second.bytes;
+}
+
+void set_usable(void* memory, bool usable) {
+  Block& block = device_memory.at(static_cast<const char*>(memory));
+  block.usable = usable;
+  if (usable && device_at_work)
+    simt::permit(memory, block.bytes);
+  else
+    simt::forbid(memory, block.bytes);
+}
+
+// Null if the memory is used up.
+void* allocate(size_t bytes) {
+  check_thread();
+  if (bytes > total_memory() - std::min(device_bytes, total_memory())) return nullptr;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, 256, bytes + gap)) return nullptr;
+  simt::make_undefined(memory, bytes);
+  device_memory[static_cast<char*>(memory)] = {bytes, true, false};
+  set_usable(memory, true);
+  device_bytes += bytes;
+  return memory;
+}
+
+void release(void* memory) {
+  const auto block = device_memory.find(static_cast<char*>(memory));
+  if (block == device_memory.end()) fail("%p is freed, but is no device memory (freed twice?)", memory);
+  simt::permit(memory, block->second.bytes);
+  device_bytes -= block->second.bytes;
+  device_memory.erase(block);
+  std::free(memory);
+}
+
+// The last graph that holds the memory is gone: if it has not been freed, it is memory like any other now.
+void release_by_graph(void* memory) {
+  Block& block = device_memory.at(static_cast<char*>(memory));
+  block.of_graph = false;
+  if (!block.usable) release(memory);
+}
+
+void run_graph(const Captured& graph, bool frees_on_launch) {
+  for (const std::shared_ptr<void>& memory : graph.memory) {
+    if (device_memory.at(static_cast<char*>(memory.get())).usable && !frees_on_launch)
+      fail("a graph is launched again, but memory that it allocates has not been freed since");
+    set_usable(memory.get(), false);
+  }
+  for (const Work& work : graph.work) work();
+}
+
+// --- errors ---
+
+struct ErrorWords {
+  cudaError_t error;
+  const char* name;
+  const char* words;
+};
+constexpr ErrorWords errors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorIllegalState, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+     "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
+    {cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
+     "operation not permitted on an event last recorded in a capturing stream"},
+};
+const ErrorWords& words_of(cudaError_t error) {
+  for (const ErrorWords& known : errors)
+    if (known.error == error) return known;
+  static constexpr ErrorWords unknown{cudaErrorUnknown, "cudaErrorUnknown",
+                                      "an error that the stand-in has no words for"};
+  return unknown;
+}
+
+}  // namespace
+
+namespace simt {
+
+cudaError_t enqueue(cudaStream_t stream, Work work) {
+  check_thread();
+  CUstream_st* s = at(stream);
+  if (s->capture) {
+    s->capture->captured.work.push_back(std::move(work));
+    return cudaSuccess;
+  }
+  if (s == &null_stream || !null_stream.queue.empty()) run_all();  // it is ordered with all others
+  if (s->queue.size() == longest_queue) run_until([s] { return s->queue.empty(); });
+  s->queue.push_back(std::move(work));
+  return cudaSuccess;
+}
+
+void require_device_memory(const std::vector<const void*>& pointers, const char* where) {
+  for (size_t i = 0; i < pointers.size(); ++i)
+    if (pointers[i] && !block_of(pointers[i]))
+      fail("pointer %zu of %s is no device memory (a host pointer, or freed?)", i, where);
+}
+
+cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel, Call call) {
+  const dim3 blocks = config.gridDim, threads = config.blockDim;
+  const size_t n = size_t{threads.x} * threads.y * threads.z;
+  if (n == 0 || n > 1024 || threads.x > 1024 || threads.y > 1024 || threads.z > 64)
+    return result(cudaErrorInvalidConfiguration);
+  if (!blocks.x || !blocks.y || !blocks.z || blocks.x > 0x7fffffffu || blocks.y > 65535 || blocks.z > 65535)
+    return result(cudaErrorInvalidConfiguration);
+  const auto allowed = dynamic_shared.find(kernel);
+  if (config.dynamicSmemBytes > (allowed == dynamic_shared.end() ? 48 * 1024 : allowed->second))
+    return result(cudaErrorInvalidValue);
+  require_device_memory(call.pointers, "a kernel's arguments");
+  const Grid grid{blocks, threads, config.dynamicSmemBytes, kernel};
+  return enqueue(config.stream, [grid, call = std::move(call)] {
+    require_device_memory(call.pointers, "a kernel's arguments, now that it runs,");
+    run_grid(grid, call);
+  });
+}
+
+void describe_device_memory(const void* address) {
+  const auto* block = block_of(address);
+  if (!block) return;
+  std::fprintf(stderr, "simt: byte %td of device memory with %zu bytes%s\n",
+               static_cast<const char*>(address) - block->first, block->second.bytes,
+               !device_at_work         ? ", touched by the host"
+               : !block->second.usable ? ", freed on its stream"
+                                       : "");
+}
+
+}  // namespace simt
+
+extern "C" {
+
+// --- devices ---
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = no_device() ? 0 : 1;
+  return no_device() ? result(cudaErrorNoDevice) : cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return result(no_device() ? cudaErrorNoDevice : cudaSuccess);
+}
+
+cudaError_t cudaSetDevice(int device) {
+  return result(no_device() ? cudaErrorNoDevice : device != 0 ? cudaErrorInvalidDevice : cudaSuccess);
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  *properties = {};
+  if (no_device() || device != 0) return result(no_device() ? cudaErrorNoDevice : cudaErrorInvalidDevice);
+  std::strcpy(properties->name, "CUDA stand-in on the CPU (tests/simt)");
+  properties->major = 12;
+  properties->multiProcessorCount = 4;
+  properties->warpSize = warpSize;
+  properties->maxThreadsPerBlock = 1024;
+  properties->sharedMemPerBlock = 48 * 1024;
+  properties->sharedMemPerBlockOptin = shared_limit;
+  properties->totalGlobalMem = total_memory();
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  if (no_device() || device != 0) return result(no_device() ? cudaErrorNoDevice : cudaErrorInvalidDevice);
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount:
+      *value = 4;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = shared_limit;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 12;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      break;
+    case cudaDevAttrMemoryPoolsSupported:
+      *value = 1;
+      break;
+    default:
+      fail("cudaDeviceGetAttribute: attribute %d has no value in the stand-in", static_cast<int>(attribute));
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  if (forbidden_by_capture()) return result(cudaErrorStreamCaptureUnsupported);
+  run_all();
+  return result(cudaSuccess);
+}
+
+// --- errors ---
+
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return last_error; }
+const char* cudaGetErrorName(cudaError_t error) { return words_of(error).name; }
+const char* cudaGetErrorString(cudaError_t error) { return words_of(error).words; }
+
+// --- kernels ---
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) {
+  fail("cudaLaunchKernelExC erases the types of the arguments: use cudaLaunchKernelEx");
+}
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+    if (value < 0 || value > shared_limit) return result(cudaErrorInvalidValue);
+    dynamic_shared[kernel] = static_cast<size_t>(value);
+  }
+  return result(cudaSuccess);
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  *attributes = {};
+  attributes->maxThreadsPerBlock = 1024;
+  const auto allowed = dynamic_shared.find(kernel);
+  attributes->maxDynamicSharedSizeBytes =
+      allowed == dynamic_shared.end() ? 48 * 1024 : static_cast<int>(allowed->second);
+  return result(cudaSuccess);
+}
+
+// --- memory ---
+
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
+  *total = total_memory();
+  *free_bytes = *total - std::min(device_bytes, *total);
+  return result(cudaSuccess);
+}
+
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  *memory = nullptr;
+  if (forbidden_by_capture(false)) return result(cudaErrorStreamCaptureUnsupported);
+  if (bytes == 0) return result(cudaSuccess);
+  *memory = allocate(bytes);
+  return result(*memory ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaFree(void* memory) {
+  if (forbidden_by_capture(false)) return result(cudaErrorStreamCaptureUnsupported);
+  run_all();
+  if (memory) release(memory);
+  return result(cudaSuccess);
+}
+
+// While capturing, the graph owns the memory, and its contents are undefined again at each launch.
+cudaError_t cudaMallocAsync(void** memory, size_t bytes, cudaStream_t stream) {
+  *memory = nullptr;
+  if (bytes == 0) return result(cudaSuccess);
+  CUstream_st* s = at(stream);
+  *memory = allocate(bytes);
+  if (!*memory && !s->capture) {
+    run_all();  // what is queued may free some
+    *memory = allocate(bytes);
+  }
+  if (!*memory) return result(cudaErrorMemoryAllocation);
+  if (s->capture) {
+    device_memory.at(static_cast<char*>(*memory)).of_graph = true;
+    set_usable(*memory, false);
+    s->capture->captured.memory.emplace_back(*memory, release_by_graph);
+    return enqueue(stream, [memory = *memory, bytes] {
+      set_usable(memory, true);
+      simt::make_undefined(memory, bytes);
+    });
+  }
+  return result(cudaSuccess);
+}
+
+cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
+  if (!memory) return result(cudaSuccess);
+  const auto block = device_memory.find(static_cast<char*>(memory));
+  if (block == device_memory.end()) return result(cudaErrorInvalidValue);
+  if (block->second.of_graph) return enqueue(stream, [memory] { set_usable(memory, false); });
+  if (at(stream)->capture) return result(cudaErrorInvalidValue);  // a graph can free only what graphs allocate
+  return enqueue(stream, [memory] { release(memory); });
+}
+
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {
+  *pool = &default_pool;
+  return result(no_device() ? cudaErrorNoDevice : cudaSuccess);
+}
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return result(cudaSuccess); }
+
+// Host memory is read at once: what CUDA does with memory that is not page-locked. A graph reads it at each launch.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  if (bytes == 0) return result(cudaSuccess);
+  const bool to_device = on_device(to, bytes), from_device = on_device(from, bytes);
+  if ((block_of(to) && !to_device) || (block_of(from) && !from_device))
+    return result(cudaErrorInvalidValue);  // too long
+  if (kind != cudaMemcpyDefault &&
+      (to_device != (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) ||
+       from_device != (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice)))
+    return result(cudaErrorInvalidValue);
+  if (from_device || at(stream)->capture) return enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  const char* begin = static_cast<const char*>(from);
+  return enqueue(stream, [to, staged = std::vector<char>(begin, begin + bytes)] {
+    std::memcpy(to, staged.data(), staged.size());
+  });
+}
+
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return result(cudaSuccess);
+  if (!on_device(memory, bytes)) return result(cudaErrorInvalidValue);
+  return enqueue(stream, [=] { std::memset(memory, value, bytes); });
+}
+
+// --- streams and events ---
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = nullptr;
+  if (no_device()) return result(cudaErrorNoDevice);
+  streams.insert(*stream = new CUstream_st);
+  return result(cudaSuccess);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  CUstream_st* s = at(stream);
+  if (s->capture) {
+    s->invalidated = true;
+    return result(cudaErrorStreamCaptureUnsupported);
+  }
+  run_until([s] { return s->queue.empty(); });
+  return result(cudaSuccess);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  run_until([stream] { return stream->queue.empty(); });
+  streams.erase(stream);
+  delete stream;
+  return result(cudaSuccess);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
+  return result(cudaSuccess);
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return result(cudaSuccess);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  event->captured = at(stream)->capture != nullptr;
+  event->moment = std::make_shared<Moment>();
+  return enqueue(stream, [moment = event->moment] {
+    moment->passed = true;
+    moment->time = std::chrono::steady_clock::now();
+  });
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event->captured) return result(cudaErrorCapturedEvent);
+  if (event->moment) run_until([moment = event->moment] { return moment->passed; });
+  return result(cudaSuccess);
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  if (start->captured || end->captured) return result(cudaErrorCapturedEvent);
+  if (!start->moment || !end->moment) return result(cudaErrorInvalidValue);
+  if (!start->moment->passed || !end->moment->passed) return result(cudaErrorNotReady);
+  *milliseconds = std::chrono::duration<float, std::milli>(end->moment->time - start->moment->time).count();
+  return result(cudaSuccess);
+}
+
+// --- graphs ---
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  CUstream_st* s = at(stream);
+  if (s == &null_stream) return result(cudaErrorStreamCaptureUnsupported);
+  if (s->capture) return result(cudaErrorIllegalState);
+  s->capture = std::make_unique<CUgraph_st>();
+  s->relaxed = mode == cudaStreamCaptureModeRelaxed;
+  s->invalidated = false;
+  return result(cudaSuccess);
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = nullptr;
+  CUstream_st* s = at(stream);
+  if (!s->capture) return result(cudaErrorIllegalState);
+  const std::unique_ptr<CUgraph_st> captured = std::move(s->capture);
+  if (s->invalidated) return result(cudaErrorStreamCaptureInvalidated);
+  *graph = new CUgraph_st{captured->captured};
+  return result(cudaSuccess);
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  const CUstream_st* s = at(stream);
+  *status = !s->capture      ? cudaStreamCaptureStatusNone
+            : s->invalidated ? cudaStreamCaptureStatusInvalidated
+                             : cudaStreamCaptureStatusActive;
+  return result(cudaSuccess);
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
+  *exec = new CUgraphExec_st{std::make_shared<const Captured>(graph->captured),
+                             (flags & cudaGraphInstantiateFlagAutoFreeOnLaunch) != 0};
+  return result(cudaSuccess);
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
+  return cudaGraphInstantiate(exec, graph, flags);
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  return enqueue(stream, [captured = exec->captured, frees = exec->frees_on_launch] { run_graph(*captured, frees); });
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return result(cudaSuccess);
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete exec;
+  return result(cudaSuccess);
+}
+
+}  // extern "C"

@@ -1,0 +1,40 @@
+// Between the files of the stand-in: running a grid, the order that the seed draws, failing, and memory that nobody may
+// touch for now.
+#pragma once
+#include <cuda_runtime.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace simt {
+
+struct Grid {
+  dim3 blocks, threads;
+  size_t shared_bytes;
+  const void* kernel;
+};
+void run_grid(const Grid& grid, const Call& call);
+
+// SIMT_SEED in the environment. 0: in order; 1: in reverse; even: at random; odd: random, and whole warps run ahead.
+unsigned seed();
+uint64_t next_random();
+
+// Prints the sentence, the kernel, block and thread if one is running, and the stack if a sanitizer knows it; aborts.
+[[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+// Memory nobody wrote yet: signalling NaNs of float and bfloat16, NaNs of half. (A double is 6e306.)
+void make_undefined(void* memory, size_t bytes);
+
+#if defined(__SANITIZE_ADDRESS__)
+inline void forbid(const void* memory, size_t bytes) { ASAN_POISON_MEMORY_REGION(memory, bytes); }
+inline void permit(const void* memory, size_t bytes) { ASAN_UNPOISON_MEMORY_REGION(memory, bytes); }
+#else
+inline void forbid(const void*, size_t) {}
+inline void permit(const void*, size_t) {}
+#endif
+
+// Prints what the address is, if it is device memory (runtime.cpp).
+void describe_device_memory(const void* address);
+
+}  // namespace simt

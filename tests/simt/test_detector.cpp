@@ -1,0 +1,211 @@
+// The stand-in reports what it is there to report: kernels with planted bugs, each in a child process, whose report
+// must name the bug, and the line of plants.cu that says "bug: <name>". A bug that only one build can see is skipped in
+// others.
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool address_build = true, thread_build = false;
+#elif defined(__SANITIZE_THREAD__)
+constexpr bool address_build = false, thread_build = true;
+#else
+constexpr bool address_build = false, thread_build = false;
+#endif
+constexpr bool knows_lines = address_build || thread_build;  // of every instruction; barriers are always named by line
+
+struct Outcome {
+  int status;  // exit status, or 128 + signal
+  std::string text;
+};
+
+Outcome run(const std::string& name, const std::string& environment = "") {
+  const std::string command = environment + " exec '" RUNNEL_PLANT "' " + name + " 2>&1";
+  FILE* pipe = popen(command.c_str(), "r");
+  REQUIRE(pipe);
+  Outcome outcome{};
+  char buffer[4096];
+  while (const size_t n = fread(buffer, 1, sizeof buffer, pipe)) outcome.text.append(buffer, n);
+  const int status = pclose(pipe);
+  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return outcome;
+}
+
+bool contains(const std::string& text, const std::string& words) { return text.find(words) != std::string::npos; }
+
+// "plants.cu:57", for the line that says "// bug: <name>".
+std::string marked_line(const std::string& name) {
+  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "plants.cu");
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number)
+    if (line.ends_with("// bug: " + name)) return "plants.cu:" + std::to_string(number);
+  FAIL("no line of plants.cu has the bug " << name);
+  return "";
+}
+
+void check_reported(const std::string& name, const std::string& words, const std::string& environment = "") {
+  const Outcome outcome = run(name, environment);
+  CAPTURE(outcome.text);
+  CHECK(outcome.status != 0);
+  CHECK(contains(outcome.text, words));
+}
+
+void check_reported_with_line(const std::string& name, const std::string& words, const std::string& environment = "") {
+  const Outcome outcome = run(name, environment);
+  CAPTURE(outcome.text);
+  CHECK(outcome.status != 0);
+  CHECK(contains(outcome.text, words));
+  CHECK(contains(outcome.text, marked_line(name)));
+}
+
+void check_result(const std::string& name, const std::string& result) {
+  const Outcome outcome = run(name);
+  CHECK(outcome.status == 0);
+  CHECK(outcome.text == "result " + result + "\n");
+}
+
+bool skipped(bool seen_here, const std::string& build) {
+  if (!seen_here) MESSAGE("skipped: 1 test, only the build with -fsanitize=" << build << " sees this");
+  return !seen_here;
+}
+bool skipped_but_for_thread() { return skipped(thread_build, "thread"); }
+bool skipped_but_for_address() { return skipped(address_build, "address,undefined"); }
+
+}  // namespace
+
+// --- order between threads ---
+
+TEST_CASE("detector: shared memory is read without the barrier after its writing") {
+  if (skipped_but_for_thread()) return;
+  check_reported_with_line("missing_syncthreads", "data race");
+}
+
+TEST_CASE("detector: lanes of a warp are taken to run in step") {
+  if (skipped_but_for_thread()) return;
+  check_reported_with_line("missing_syncwarp", "data race");
+}
+
+TEST_CASE("detector: shared memory is written again before all have read it") {
+  if (skipped_but_for_thread()) return;
+  check_reported_with_line("scratch_reused", "data race");
+}
+
+TEST_CASE("detector: two threads update the same element") {
+  if (skipped_but_for_thread()) return;
+  check_reported_with_line("race_between_threads", "data race");
+}
+
+TEST_CASE("detector: two blocks update the same element") {
+  if (skipped_but_for_thread()) return;
+  check_reported_with_line("race_between_blocks", "data race");
+}
+
+TEST_CASE("detector: an asynchronous copy is read by others without a barrier") {
+  if (skipped_but_for_thread()) return;
+  check_reported_with_line("copy_without_barrier", "data race");
+}
+
+TEST_CASE("detector: a barrier that only some threads reach") {
+  check_reported_with_line("divergent_barrier", "return");
+}
+
+TEST_CASE("detector: two barriers, each for some of the threads") {
+  check_reported_with_line("different_barriers", "threads of one block at different barriers");
+}
+
+TEST_CASE("detector: a shuffle after some lanes have returned") {
+  check_reported_with_line("shuffle_after_return", "return");
+}
+
+// --- memory ---
+
+TEST_CASE("detector: past the end of one array of shared memory") {
+  if (skipped_but_for_address()) return;
+  check_reported_with_line("shared_past_array", "byte 128 of array 0 of shared memory, which has 128 bytes");
+}
+
+TEST_CASE("detector: past the end of all shared memory") {
+  if (skipped_but_for_address()) return;
+  check_reported_with_line("shared_past_all", "byte 128 of array 0 of shared memory, which has 128 bytes");
+}
+
+TEST_CASE("detector: a launch gives less shared memory than the kernel takes") {
+  const char* words = "the kernel takes 128 bytes of shared memory, its launch gave 64";
+  if (knows_lines)
+    check_reported_with_line("too_little_shared", words);
+  else
+    check_reported("too_little_shared", words);
+}
+
+TEST_CASE("detector: shared memory that nobody wrote is NaN, and arithmetic on it can be trapped") {
+  check_result("uninitialised_shared", "nan");
+  const char* words = "arithmetic on memory that nobody wrote";
+  if (knows_lines)
+    check_reported_with_line("uninitialised_shared", words, "SIMT_TRAP=1");
+  else
+    check_reported("uninitialised_shared", words, "SIMT_TRAP=1");
+}
+
+TEST_CASE("detector: past the end of global memory") {
+  if (skipped_but_for_address()) return;
+  check_reported_with_line("global_past_end", "heap-buffer-overflow");
+}
+
+TEST_CASE("detector: a float4 that is not aligned") {
+  if (skipped_but_for_address()) return;
+  check_reported_with_line("misaligned", "misaligned address");
+}
+
+TEST_CASE("detector: device memory used after it was freed") {
+  check_reported("argument_freed", "is no device memory");
+  if (skipped_but_for_address()) return;
+  check_reported_with_line("use_after_free", "heap-use-after-free");
+  check_reported_with_line("freed_in_graph", "freed on its stream");
+}
+
+TEST_CASE("detector: a host pointer for a kernel") { check_reported("argument_of_host", "is no device memory"); }
+
+TEST_CASE("detector: the host touches device memory") {
+  if (skipped_but_for_address()) return;
+  check_reported_with_line("host_reads_device", "touched by the host");
+}
+
+// --- asynchronous copies ---
+
+TEST_CASE("detector: an asynchronous copy is read before the wait") {
+  if (address_build)
+    check_reported_with_line("copy_without_wait", "has not waited for its asynchronous copy");
+  else
+    check_result("copy_without_wait", "nan");
+}
+
+TEST_CASE("detector: an asynchronous copy that is never waited for") {
+  check_reported("copy_never_waited", "returns with asynchronous copies that it never waited for");
+}
+
+TEST_CASE("detector: an asynchronous copy past the end of its array") {
+  if (skipped_but_for_address()) return;
+  check_reported_with_line("copy_past_array", "byte 496 of array 0 of shared memory, which has 496 bytes");
+}
+
+// --- the runtime ---
+
+TEST_CASE("detector: errors of the runtime") {
+  check_reported("copy_wrong_way", "cudaMemcpyAsync: invalid argument");
+  check_reported("control_sums", "cudaMallocAsync: out of memory", "SIMT_MEMORY=700");
+  check_reported("control_sums", "no CUDA-capable device is detected", "SIMT_NO_DEVICE=1");
+  check_reported("second_thread", "CUDA is called from a second thread");
+}
+
+// --- nothing to report ---
+
+TEST_CASE("detector: barriers, shuffles and sums that are right") { check_result("control_sums", "right"); }
+TEST_CASE("detector: asynchronous copies and tensor cores") { check_result("control_mma", "right"); }
+TEST_CASE("detector: a graph with memory of its own") { check_result("control_graph", "right"); }
+TEST_CASE("detector: matrix products") { check_result("control_cublas", "right"); }

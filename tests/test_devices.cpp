@@ -1,0 +1,98 @@
+// The program on CUDA against the program on the CPU: the same losses, the same images. Where there is a GPU, on it; in
+// a build with the stand-in, on that; otherwise only what it says when there is none.
+#include "models/generation.h"
+#include "models/optimizer.h"
+#include "tests/check.h"
+#include "tests/program.h"
+
+namespace runnel::test {
+namespace {
+
+bool has_cuda() { return why_unavailable(Device::cuda).empty(); }
+
+std::vector<double> losses(const fs::path& run) {
+  std::vector<double> column;
+  const std::vector<std::string> rows = split(read(run / "metrics.csv"), '\n');
+  for (size_t i = 1; i < rows.size(); ++i) column.push_back(std::stod(split(rows[i], ',')[1]));
+  return column;
+}
+
+Result succeed(const Sandbox& box, const std::string& words) {
+  const Result result = box.run(words);
+  CAPTURE(words);
+  CAPTURE(result.err);
+  REQUIRE(result.status == 0);
+  return result;
+}
+
+const std::string copy_train =
+    "copy train --preset tiny --width 16 --heads 2 --feed-forward 32 --batch 4 --steps 6 --log-every 1 --threads 1 "
+    "--dropout 0.1 --precision f32 ";
+const std::string mnist_train =
+    "mnist train --preset tiny --precision f32 --data synthetic --side 7 --layers 1 --width 16 --heads 2 "
+    "--feed-forward 16 --batch 2 --minutes 0 --steps 4 --log-every 1 --evaluate-every 4 --threads 1 ";
+
+}  // namespace
+
+TEST_CASE("--device cuda where there is none says so") {
+  if (has_cuda()) return;
+  const Sandbox box;
+  const Result result = box.run("copy train --device cuda --out run");
+  CHECK(result.status == 1);
+  CHECK(result.err.find("--device cuda: ") != std::string::npos);
+  CHECK(!fs::exists(box.folder / "run"));
+}
+
+TEST_CASE("copy train on CUDA: the losses of the CPU, and the same bytes twice") {
+  if (!has_cuda()) return;
+  const Sandbox box;
+  succeed(box, copy_train + "--device cpu --out cpu");
+  succeed(box, copy_train + "--device cuda --out one");
+  succeed(box, copy_train + "--device cuda --out two");
+  const std::vector<double> on_cpu = losses(box.folder / "cpu"), on_cuda = losses(box.folder / "one");
+  REQUIRE(on_cpu.size() == 6);
+  CHECK_LE(distance(on_cuda, on_cpu), 2e-5);  // the same dropout masks, sums in another order
+  CHECK(read(box.folder / "one" / "metrics.csv").size() > 0);
+  CHECK(read(box.folder / "one" / "best.safetensors") == read(box.folder / "two" / "best.safetensors"));
+  const Result evaluated =
+      succeed(box, "copy evaluate --device cuda --precision f32 --model one --sequences 20 --show 1");
+  CHECK(evaluated.out.find("masked accuracy") != std::string::npos);
+}
+
+TEST_CASE("mnist on CUDA: the losses and the images of the CPU") {
+  if (!has_cuda()) return;
+  const Sandbox box;
+  succeed(box, mnist_train + "--device cpu --out cpu");
+  succeed(box, mnist_train + "--device cuda --out cuda");
+  CHECK_LE(distance(losses(box.folder / "cuda"), losses(box.folder / "cpu")), 2e-5);
+  for (const std::string device : {"cpu", "cuda"}) {
+    const std::string where = " --precision f32 --threads 1 --device " + device + " --model cpu --out " + device;
+    succeed(box, "mnist sample --count 5" + where + "-samples.png");
+    succeed(box, "mnist complete --index 0-1 --ways 2" + where + "-completions.png");
+    succeed(box, "mnist evaluate --limit 3" + where + "-bits.png");
+  }
+  for (const std::string picture : {"samples", "completions", "bits"})
+    CHECK(read(box.folder / ("cpu-" + picture + ".png")) == read(box.folder / ("cuda-" + picture + ".png")));
+}
+
+TEST_CASE("ops refuse tensors of two devices") {
+  if (!has_cuda()) return;
+  const Tensor here = random_tensor(Shape{2, 3}, 1), there = here.to(Device::cuda);
+  CHECK(there.to_vector() == here.to_vector());
+  check_fails([&] { add(here, there); }, "add: its arguments do not all lie on cpu");
+  check_fails([&] { linear(there, here, {}); }, "linear: its arguments do not all lie on cuda");
+}
+
+TEST_CASE("CUDA memory is counted, and running out of it is one sentence") {
+  if (!has_cuda()) return;
+  const int64_t before = memory_use(Device::cuda).live;
+  {
+    const Tensor x(Shape{1000}, Device::cuda);
+    CHECK(memory_use(Device::cuda).live == before + 4000);
+  }
+  CHECK(memory_use(Device::cuda).live == before);
+  check_fails([] { Tensor(Shape{int64_t{1} << 45}, Device::cuda); },
+              "out of memory on cuda: asked for 140737488355328 bytes");
+}
+
+}  // namespace runnel::test
