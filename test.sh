@@ -1,29 +1,68 @@
 #!/usr/bin/env bash
-# Builds and runs all tests: as they are shipped, then under AddressSanitizer and UndefinedBehaviorSanitizer.
+# Builds and runs all tests:
+#   release    as it is shipped, without CUDA
+#   sanitize   under AddressSanitizer and UndefinedBehaviorSanitizer, with the CUDA kernels run by tests/simt: everything
+#              once, then what computes on devices with three more orders of threads
+#   thread     the same under ThreadSanitizer: the ops, in one order
+#   cuda       compiled by nvcc, and run if there is a GPU
+# On a machine without the CUDA toolkit, the first two, without the kernels.
 # Closes with the line "N passed, N failed, N skipped". Exit status 0 means that none failed.
 set -euo pipefail
 cd "$(dirname "$0")"
 ./setup.sh
 
-export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
+export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
 passed=0 failed=0 skipped=0
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-for preset in release sanitize; do
-  echo "== $preset"
-  cmake --preset "$preset" >/dev/null
-  cmake --build --preset "$preset"
-  folder=build; [ "$preset" = release ] || folder=build-$preset
-  status=0
-  "$folder/runnel_tests" | tee "$log" || status=$?
+build() {  # build <preset> [targets]
+  echo "== $1"
+  cmake --preset "$1" >/dev/null
+  cmake --build --preset "$1" ${2:+--target "${@:2}"}
+}
+
+run() {  # run <test program> [its arguments]
+  echo "-- $*"
+  local status=0 counts p f
+  "$@" | tee "$log" || status=$?
   # [doctest] test cases: 20 | 20 passed | 0 failed | 0 skipped
   counts=$(grep -a '^\[doctest\] test cases:' "$log" | tail -n 1 | grep -oE '[0-9]+ (passed|failed)' | cut -d' ' -f1 || true)
   read -r p f <<<"$(echo $counts)" || true
   [ "$status" -eq 0 ] || [ "${f:-0}" -gt 0 ] || f=1  # it died
   passed=$((passed + ${p:-0})) failed=$((failed + ${f:-0}))
   skipped=$((skipped + $(grep -ac 'skipped: 1 test' "$log" || true)))
-done
+}
+
+ops=$(sed -n '/^set(OPS/,/)/p' CMakeLists.txt | tr -d ')' | cut -d'(' -f2 | tr -s ' \n' ' ' | sed 's/^OPS //')
+on_devices=$(for op in $ops; do printf '*test_%s.cpp,' "$op"; done)
+
+build release
+run build/runnel_tests
+
+if ! { command -v nvcc || ls /usr/local/cuda/bin/nvcc; } >/dev/null 2>&1; then
+  echo "skipped: 1 test, of the CUDA kernels: there is no nvcc (developer.nvidia.com/cuda-downloads)"
+  skipped=$((skipped + 1))
+  cmake --preset sanitize -DRUNNEL_CUDA=OFF >/dev/null
+  cmake --build --preset sanitize
+  run build-sanitize/runnel_tests
+else
+  build sanitize
+  run build-sanitize/tests/simt/simt_tests
+  run build-sanitize/runnel_tests
+  for seed in 1 2 3; do SIMT_SEED=$seed run build-sanitize/runnel_tests -sf="$on_devices*test_devices.cpp"; done
+
+  build thread simt_tests runnel_tests
+  SIMT_SEED=3 run build-thread/tests/simt/simt_tests
+  OMP_NUM_THREADS=1 SIMT_SEED=3 run build-thread/runnel_tests -sf="${on_devices%,}"
+
+  if nvidia-smi >/dev/null 2>&1; then
+    build cuda
+    run build-cuda/runnel_tests
+  else
+    build cuda runnel_cuda  # compiled for all architectures; there is no GPU to run it on
+  fi
+fi
 
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

@@ -29,6 +29,7 @@ struct AttentionOptions : BenchOptions {
   int64_t batch = 1;
   int64_t heads = 8;
   int64_t head_dim = 32;
+  int64_t shortest = 512;
   int64_t longest = 65536;
 
   template <class Each>
@@ -37,7 +38,8 @@ struct AttentionOptions : BenchOptions {
     option("batch", batch, in_range(1, 1024), "sequences");
     option("heads", heads, in_range(1, 1024), "heads");
     option("head-dim", head_dim, in_range(1, 256), "E = M");
-    option("longest", longest, in_range(512, 1 << 24), "lengths are 512, 1024, ... up to this");
+    option("shortest", shortest, in_range(1, 1 << 24), "the first length; each is twice the one before");
+    option("longest", longest, in_range(1, 1 << 24), "no length is above this");
   }
 };
 
@@ -75,7 +77,7 @@ int bench_attention(AttentionOptions& o) {
              o.heads, o.head_dim, o.threads, o.runs);
   fmt::print("{:>8} {:>10} {:>10} {:>9} {:>12} {:>14}\n", "L", "ms", "ratio", "us/token", "MB", "extra MB");
   double before = 0;
-  for (int64_t length = 512; length <= o.longest; length *= 2) {
+  for (int64_t length = o.shortest; length <= o.longest; length *= 2) {
     const Shape shape{o.batch, length, o.heads, o.head_dim};
     const Device device = o.where();
     Tensor y(shape, device), dq(shape, device), dk(shape, device), dv(shape, device);

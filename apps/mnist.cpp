@@ -30,12 +30,15 @@ constexpr int64_t held_out = 200;   // images at the end of the training set tha
 
 struct MnistSettings : Settings {
   int64_t side = 28;
+  std::string position = "line";
   std::string data;
 
   template <class Each>
   void each(Each&& option) {
     Settings::each(option);
     option("side", side, one_of({"28", "14", "7"}), "height and width of the images; below 28 they are scaled down");
+    option("position", position, one_of({"line", "grid"}),
+           "what is coded of a byte's place: its number, as in the paper, or its row and column");
     option("data", data, CLI::Validator(), "folder with MNIST ($RUNNEL_DATA or ./data if not given), or: synthetic");
   }
 };
@@ -146,8 +149,9 @@ std::vector<Picture> generate(const Transformer& model, int64_t side, int64_t co
 int64_t zoom(int64_t side) { return 84 / side; }
 
 int train_mnist(MnistSettings& s) {
-  Transformer model(s.model(256, 3 * components, s.side * s.side - 1), key_for(s.seed, Purpose::initialisation),
-                    s.where());
+  TransformerConfig config = s.model(256, 3 * components, s.side * s.side - 1);
+  if (s.position == "grid") config.row = s.side;
+  Transformer model(config, key_for(s.seed, Purpose::initialisation), s.where());
   const ImageSet all = load(s.data, Split::train, s.side);
   check(all.count > held_out, all.name, ": ", all.count, " images; training needs more than ", held_out);
   const ImageSet images = slice(all, 0, all.count - held_out), kept = slice(all, all.count - held_out, held_out);
@@ -327,13 +331,15 @@ std::vector<MnistSettings> presets() {
 
   // Found by trying. With few updates to make, small batches and a high learning rate that ends at zero matter most.
   // Clipping tightly and forgetting old squares soon (beta2) keep so high a rate from diverging; the latter also halves
-  // the updates that a model takes to discover the row above.
+  // the updates that a model takes to discover the row above. To look things up there it needs to know rows and
+  // columns, and heads that are wide enough to tell all columns apart.
   MnistSettings small = paper;
   small.preset = "small";
   small.precision = "auto";
-  small.layers = 4;
+  small.position = "grid";
+  small.layers = 3;
   small.width = 128;
-  small.heads = 4;
+  small.heads = 2;
   small.feed_forward = 512;
   small.dropout = 0;
   small.batch = 4;
@@ -351,7 +357,6 @@ std::vector<MnistSettings> presets() {
   tiny.side = 14;
   tiny.layers = 3;
   tiny.width = 96;
-  tiny.heads = 3;
   tiny.feed_forward = 384;
   tiny.batch = 8;
   tiny.evaluate_every = tiny.save_every = 2000;

@@ -89,10 +89,15 @@ void from_json(const json& j, Standing& s) {
 }
 
 json model_json(const TransformerConfig& c) {
-  return {{"layers", c.layers},         {"heads", c.heads},
-          {"head_dim", c.head_dim},     {"feed_forward", c.feed_forward},
-          {"vocabulary", c.vocabulary}, {"outputs", c.outputs},
-          {"max_length", c.max_length}, {"dropout", c.dropout}};
+  return {{"layers", c.layers},
+          {"heads", c.heads},
+          {"head_dim", c.head_dim},
+          {"feed_forward", c.feed_forward},
+          {"vocabulary", c.vocabulary},
+          {"outputs", c.outputs},
+          {"max_length", c.max_length},
+          {"dropout", c.dropout},
+          {"row", c.row}};
 }
 
 // A value from a checkpoint's metadata.
@@ -412,7 +417,8 @@ Checkpoint load_checkpoint(const std::filesystem::path& given, const std::string
                               .vocabulary = model.at("vocabulary"),
                               .outputs = model.at("outputs"),
                               .max_length = model.at("max_length"),
-                              .dropout = model.at("dropout")};
+                              .dropout = model.at("dropout"),
+                              .row = model.at("row")};
     // Before a damaged number makes a model of terabytes: each stands for an axis of some tensor in the file.
     int64_t most = 0;
     for (const auto& [name, tensor] : content.tensors) most = std::max(most, tensor.size());

@@ -46,6 +46,9 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, A
     check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(grid.shared)),
                name);
+#ifndef __CUDACC__
+  simt::launched().insert(name);
+#endif
   cudaLaunchConfig_t config{};
   config.gridDim = grid.blocks;
   config.blockDim = grid.threads;

@@ -30,15 +30,23 @@ Tensor make_embedding(int64_t vocabulary, int64_t width, Key key, Device device)
   return Tensor(Shape{vocabulary, width}, values, device).set_wants_grad();
 }
 
-// code[l, 2i] = sin(l / 10000^(2i/width)), code[l, 2i+1] = cos of the same.
-Tensor make_position_code(int64_t length, int64_t width, Device device) {
-  std::vector<float> values(static_cast<size_t>(length * width));
-  for (int64_t l = 0; l < length; ++l)
-    for (int64_t j = 0; j < width; ++j) {
-      const double angle =
-          static_cast<double>(l) * std::pow(10000.0, -static_cast<double>(j - j % 2) / static_cast<double>(width));
-      values[static_cast<size_t>(l * width + j)] = static_cast<float>(j % 2 ? std::cos(angle) : std::sin(angle));
+// code[l, 2i] = sin(l / 10000^(2i/width)), code[l, 2i+1] = cos of the same; with rows, half of the width is such a code
+// of the column l mod row, the other half of the row l / row.
+Tensor make_position_code(int64_t length, int64_t width, int64_t row, Device device) {
+  const int64_t part = row ? width / 2 : width;
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(length * width));
+  const auto append = [&](int64_t position, int64_t numbers) {
+    for (int64_t j = 0; j < numbers; ++j) {
+      const double angle = static_cast<double>(position) *
+                           std::pow(10000.0, -static_cast<double>(j - j % 2) / static_cast<double>(numbers));
+      values.push_back(static_cast<float>(j % 2 ? std::cos(angle) : std::sin(angle)));
     }
+  };
+  for (int64_t l = 0; l < length; ++l) {
+    append(row ? l % row : l, part);
+    if (row) append(l / row, width - part);
+  }
   return Tensor(Shape{length, width}, values, device);
 }
 
@@ -48,6 +56,7 @@ void check_config(const TransformerConfig& c) {
         "transformer: layers, heads, head_dim, feed_forward, vocabulary, outputs and max_length must be positive");
   check(c.width() % 2 == 0, "transformer: the width ", c.heads, " x ", c.head_dim,
         " must be even: half of it is the embedding, half the position code");
+  check(c.row >= 0, "transformer: a row of ", c.row, " positions");
   check(c.dropout >= 0 && c.dropout < 1, "transformer: dropout ", c.dropout, " is not in [0, 1)");
 }
 
@@ -69,7 +78,7 @@ Transformer::Transformer(const TransformerConfig& config, Key init, Device devic
   check_config(config);
   const int64_t d = config.width(), f = config.feed_forward;
   embedding_ = make_embedding(config.vocabulary, d / 2, init.fold(0), device);
-  position_code_ = make_position_code(config.max_length, d / 2, device);
+  position_code_ = make_position_code(config.max_length, d / 2, config.row, device);
   for (int64_t n = 0; n < config.layers; ++n) {
     const auto linear = [&, key = init.fold(static_cast<uint64_t>(2 + n))](uint64_t number, int64_t out, int64_t in) {
       return make_linear(out, in, key.fold(number), device);

@@ -28,6 +28,7 @@ struct TransformerConfig {
   int64_t outputs = 11;         // numbers per position that the predictor returns
   int64_t max_length = 128;     // longest sequence
   float dropout = 0.1f;
+  int64_t row = 0;  // length of an image's row, whose positions are then coded as row and column; 0: as in the paper
 
   int64_t width() const { return heads * head_dim; }
 };

@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/paths.h"
+
 namespace runnel::test {
 
 namespace fs = std::filesystem;
@@ -61,7 +63,7 @@ struct Sandbox {
     if (chdir(folder.c_str()) || setrlimit(RLIMIT_FSIZE, &limit)) _exit(126);
     unsetenv("RUNNEL_DATA");
     alarm(300);  // survives exec: nothing here takes that long
-    execv(RUNNEL_PROGRAM, argv.data());
+    execv(program().c_str(), argv.data());
     _exit(127);
   }
 

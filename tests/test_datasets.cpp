@@ -14,6 +14,7 @@
 #include "datasets/mnist.h"
 #include "datasets/synthetic_digits.h"
 #include "tests/check.h"
+#include "tests/paths.h"
 
 namespace runnel::test {
 namespace {
@@ -243,8 +244,8 @@ TEST_CASE("mnist: what is no file, and where data is looked for") {
 
 TEST_CASE("mnist: the real one has its known mean, deviation and labels") {
   const auto find = []() -> std::optional<fs::path> {
-    for (const fs::path& folder : {data_directory(), fs::path("data"), fs::path(RUNNEL_SOURCE_DIR) / "data",
-                                   fs::path(RUNNEL_SOURCE_DIR) / "../shared/data"})
+    for (const fs::path& folder : {data_directory(), fs::path("data"), source_dir() / "data",
+                                   source_dir() / "../shared/data"})
       if (fs::exists(folder / "mnist")) return folder;
     return {};
   };

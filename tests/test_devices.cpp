@@ -95,4 +95,51 @@ TEST_CASE("CUDA memory is counted, and running out of it is one sentence") {
               "out of memory on cuda: asked for 140737488355328 bytes");
 }
 
+TEST_CASE("tensors of more than 2^31 elements") {
+  constexpr int64_t n = (int64_t{1} << 31) + 37;
+  if (!has_cuda() || cuda_is_stand_in() || free_memory(Device::cuda) < 5 * n * 4) {
+    MESSAGE("skipped: 1 test, it takes a GPU with 43 GB of free memory");
+    return;
+  }
+  const Tensor three(Shape{1}, {3}, Device::cuda);
+  Tensor x(Shape{n}, Device::cuda), last(Shape{1}, Device::cuda);
+  DISPATCH(Device::cuda, fill(x.data(), three.data(), n));
+  const Tensor y = dropout(scale(x, 2), {0.25f, Key{1}});
+  for (const int64_t i : {int64_t{0}, n / 2, n - 2, n - 1}) {
+    copy(last.data(), Device::cuda, y.data() + i, Device::cuda, sizeof(float));
+    const bool kept = ((Key{1}.bits(static_cast<uint64_t>(i) / 2) >> (16 * (i % 2))) & 0xffff) >= 16384;
+    CHECK(last.item() == (kept ? 8 : 0));
+  }
+}
+
+#ifdef RUNNEL_NVCC
+// A kernel that keeps its sums in registers is only as fast as the registers suffice: nvcc's report must not speak of
+// numbers that had to be put elsewhere.
+TEST_CASE("nvcc: the attention kernels spill nothing on any GPU that is built for") {
+  if (!has_sources()) return;
+  for (const std::string op : {"causal_product", "linear_attention"})
+    for (const std::string architecture : {"80", "90", "120"}) {
+      CAPTURE(op);
+      CAPTURE(architecture);
+      const std::string root = source_dir().string();
+      const std::string command = "'" RUNNEL_NVCC "' -std=c++17 --expt-relaxed-constexpr -O3 -Xptxas -v -arch=sm_" +
+                                  architecture + " -I'" + root + "' -c '" + root + "/cuda/" + op + ".cu' -o /dev/null 2>&1";
+      FILE* pipe = popen(command.c_str(), "r");
+      REQUIRE(pipe);
+      std::string report;
+      char buffer[4096];
+      while (const size_t n = fread(buffer, 1, sizeof buffer, pipe)) report.append(buffer, n);
+      CAPTURE(report);
+      REQUIRE(pclose(pipe) == 0);
+      int kernels = 0;
+      for (const std::string& line : split(report, '\n'))
+        if (line.find("bytes spill stores") != std::string::npos) {
+          ++kernels;
+          CHECK(line.find("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads") != std::string::npos);
+        }
+      CHECK(kernels > 0);
+    }
+}
+#endif
+
 }  // namespace runnel::test

@@ -6,6 +6,7 @@
 #include "models/safetensors.h"
 #include "models/transformer.h"
 #include "tests/check.h"
+#include "tests/paths.h"
 
 using namespace runnel;
 using namespace runnel::test;
@@ -17,7 +18,7 @@ struct Golden {
   SafeTensors content = load_safetensors(path);
   std::map<std::string, Tensor> by_name;
 
-  explicit Golden(const std::string& name) : path(RUNNEL_SOURCE_DIR "/tests/golden/" + name + ".safetensors") {
+  explicit Golden(const std::string& name) : path((source_dir() / "tests/golden" / (name + ".safetensors")).string()) {
     for (const auto& [key, tensor] : content.tensors) by_name[key] = tensor;
   }
   Tensor tensor(const std::string& name) const {

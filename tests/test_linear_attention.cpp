@@ -68,7 +68,8 @@ Tensor composed(const Tensor& q, const Tensor& k, const Tensor& v_and_one) {
 
 const std::vector<std::array<int64_t, 5>> shapes = {
     {1, 1, 1, 1, 1},     {2, 31, 3, 5, 7},  {1, 65, 2, 33, 3},   {3, 33, 1, 1, 31},  {1, 130, 1, 32, 32},
-    {2, 100, 2, 16, 48}, {5, 3, 7, 65, 64}, {1, 1000, 1, 17, 9}, {2, 64, 4, 32, 32}, {1, 40, 3, 256, 200}};
+    {2, 100, 2, 16, 48}, {5, 3, 7, 65, 64}, {1, 1000, 1, 17, 9}, {2, 64, 4, 32, 32}, {1, 40, 3, 256, 200},
+    {1, 5000, 1, 24, 32}};
 
 }  // namespace
 
@@ -220,6 +221,32 @@ TEST_CASE("linear_attention's memory beyond inputs, output and gradients does no
       CHECK_EQ(extra(heads, 4096), at_512);
       CHECK_EQ(extra(heads, 65536), at_512);
     }
+  }
+}
+
+TEST_CASE("on tensor cores, linear_attention and its gradients differ by what TF32 rounds") {
+  if (!why_unavailable(Device::cuda).empty()) return;
+  for (const auto& [b, l, h, e, m] : shapes) {
+    CAPTURE(l);
+    CAPTURE(e);
+    CAPTURE(m);
+    Case x(b, l, h, e, m, Device::cuda);
+    x.q.set_wants_grad(), x.k.set_wants_grad(), x.v.set_wants_grad();
+    const Tensor dy = random_tensor(Shape{x.v.size(), 1}, 4, -1, 1, Device::cuda);
+    std::vector<std::vector<double>> exact_results, results;
+    for (const Precision precision : {Precision::f32, Precision::tf32}) {
+      Tape tape;
+      set_precision(precision, Device::cuda);
+      const Tensor y = linear_attention(x.q, x.k, x.v);
+      set_precision(Precision::f32);
+      const Tensor loss = matmul(reshape(y, Shape{1, y.size()}), dy);
+      set_precision(precision, Device::cuda);
+      const Gradients g = tape.backward(loss);
+      set_precision(Precision::f32);
+      (precision == Precision::f32 ? exact_results : results) = {doubles(y), doubles(g.of(x.q)), doubles(g.of(x.k)),
+                                                                 doubles(g.of(x.v))};
+    }
+    for (size_t i = 0; i < results.size(); ++i) CHECK_LE(distance(results[i], exact_results[i]), 5e-3);
   }
 }
 

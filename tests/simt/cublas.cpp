@@ -91,6 +91,7 @@ cublasStatus_t enqueue(cublasHandle_t handle, const Product& p) {
   if (!known(p.a.type) || !known(p.b.type) || !known(p.c.type)) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (p.m == 0 || p.n == 0 || p.batch == 0) return CUBLAS_STATUS_SUCCESS;
   simt::require_device_memory({p.a.data, p.b.data, p.c.data}, "a matrix product");
+  simt::launched().insert("matmul");
   simt::enqueue(handle->stream, [p] { run(p); });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -249,6 +249,11 @@ const ErrorWords& words_of(cudaError_t error) {
 
 namespace simt {
 
+std::set<std::string>& launched() {
+  static std::set<std::string> names;
+  return names;
+}
+
 cudaError_t enqueue(cudaStream_t stream, Work work) {
   check_thread();
   CUstream_st* s = at(stream);

@@ -1,0 +1,25 @@
+// Where the tests find what they need: where they were built, or where the environment says, in an installed bundle.
+#pragma once
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+namespace runnel::test {
+
+inline std::string from_environment(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value ? value : otherwise;
+}
+inline std::filesystem::path source_dir() { return from_environment("RUNNEL_SOURCE_DIR", RUNNEL_SOURCE_DIR); }
+inline std::string program() { return from_environment("RUNNEL_PROGRAM", RUNNEL_PROGRAM); }
+
+// A bundle has the golden files, but not the sources.
+inline bool has_sources() {
+  const bool has = std::filesystem::exists(source_dir() / "CMakeLists.txt");
+  if (!has) MESSAGE("skipped: 1 test, the sources are not here");
+  return has;
+}
+
+}  // namespace runnel::test
