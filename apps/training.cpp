@@ -418,7 +418,7 @@ Checkpoint load_checkpoint(const std::filesystem::path& given, const std::string
                               .outputs = model.at("outputs"),
                               .max_length = model.at("max_length"),
                               .dropout = model.at("dropout"),
-                              .row = model.at("row")};
+                              .row = model.value("row", int64_t{0})};
     // Before a damaged number makes a model of terabytes: each stands for an axis of some tensor in the file.
     int64_t most = 0;
     for (const auto& [name, tensor] : content.tensors) most = std::max(most, tensor.size());

@@ -123,7 +123,8 @@ TEST_CASE("nvcc: the attention kernels spill nothing on any GPU that is built fo
       CAPTURE(architecture);
       const std::string root = source_dir().string();
       const std::string command = "'" RUNNEL_NVCC "' -std=c++17 --expt-relaxed-constexpr -O3 -Xptxas -v -arch=sm_" +
-                                  architecture + " -I'" + root + "' -c '" + root + "/cuda/" + op + ".cu' -o /dev/null 2>&1";
+                                  architecture + " -I'" + root + "' -c '" + root + "/cuda/" + op +
+                                  ".cu' -o /dev/null 2>&1";
       FILE* pipe = popen(command.c_str(), "r");
       REQUIRE(pipe);
       std::string report;

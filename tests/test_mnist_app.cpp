@@ -128,7 +128,7 @@ TEST_CASE("mnist train: the same seed gives the same bytes, in one piece, resume
 TEST_CASE("mnist evaluate: bits/dim of the predicted bytes of the test images, and where they are spent") {
   const Sandbox box;
   run(box, train + "--steps 3 --out run");
-  const Result evaluated = run(box, "mnist evaluate --model run --limit 11 --threads 1");
+  const Result evaluated = run(box, "mnist evaluate --precision f32 --model run --limit 11 --threads 1");
   double bits = 0;
   int bytes = 0, images = 0;
   REQUIRE(std::sscanf(evaluated.out.c_str(), "%lf bits/dim over %d bytes of each of %d images", &bits, &bytes,
@@ -144,7 +144,8 @@ TEST_CASE("mnist evaluate: bits/dim of the predicted bytes of the test images, a
                            .vocabulary = 256,
                            .outputs = 30,
                            .max_length = 48,
-                           .dropout = 0},
+                           .dropout = 0,
+                           .row = 7},
                           Key{});
   const fs::path best = box.folder / "run" / "best.safetensors";
   restore(load_safetensors(best), best, model.parameters());

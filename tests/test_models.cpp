@@ -66,6 +66,21 @@ TEST_CASE("the transformer is causal: a later token changes nothing before it") 
   }
 }
 
+TEST_CASE("with rows, positions are coded as row and column, in both forms") {
+  TransformerConfig line = config;
+  line.heads = 4;  // a code of 8 numbers, in two halves of whole pairs
+  TransformerConfig rows = line;
+  rows.row = 5;
+  const Transformer model(rows, Key{1}), in_line(line, Key{1});
+  const Indices tokens = random_indices(Shape{2, 12}, 2, 7);
+  const Tensor whole = model(tokens), other = in_line(tokens);
+  CHECK(at_position(whole, 0) ==
+        at_position(other, 0));  // position 0 is row 0 and column 0, all sines and cosines of 0
+  CHECK(at_position(whole, 7) != at_position(other, 7));
+  RecurrentTransformer twin(model, 2);
+  for (int64_t l = 0; l < 12; ++l) check_close(twin.step(column(tokens, l)), at_position(whole, l), reduction);
+}
+
 TEST_CASE("select clones and reorders recurrent states, which then go their own ways") {
   const Transformer model(config, Key{1});
   const Indices tokens = random_indices(Shape{2, 6}, 4, 7);
@@ -162,6 +177,7 @@ TEST_CASE("memory of a training step grows linearly with the length") {
 TEST_CASE("an impossible model is refused") {
   check_fails([] { Transformer({.heads = 3, .head_dim = 5}, Key{1}); }, "the width 3 x 5 must be even");
   check_fails([] { Transformer({.layers = 0}, Key{1}); }, "must be positive");
+  check_fails([] { Transformer({.row = -1}, Key{1}); }, "a row of -1 positions");
   const Transformer model(config, Key{1});
   check_fails([&] { model(random_indices(Shape{2, 41}, 1, 7)); }, "the positions 0 to 40");
   check_fails([&] { model(Indices(Shape{1, 1}, {7})); }, "7");

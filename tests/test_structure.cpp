@@ -30,7 +30,8 @@ struct Rule {
   Names folders;  // whose headers this folder may include
   Names headers;  // in angle brackets, besides the standard library's and the system's
 };
-// cuda may also include ops/kernels.h, what that includes, and engine/check.h, which are C++17; tests may include anything.
+// cuda may also include ops/kernels.h, what that includes, and engine/check.h, which are C++17; tests may include
+// anything.
 const std::map<std::string, Rule> rules = {
     {"engine", {{"engine"}, {}}},
     {"ops", {{"engine", "ops"}, {"dnnl.hpp", "immintrin.h"}}},
