@@ -27,10 +27,10 @@ const std::vector<Function> functions = {
 };
 
 // Random numbers whose distance from 0, where relu and elu have their kinks, is at least 0.1.
-Tensor off_zero(Shape shape, uint64_t seed) {
+Tensor off_zero(Shape shape, uint64_t seed, Device device) {
   std::vector<float> values = random_tensor(shape, seed, -2, 2).to_vector();
   for (float& value : values) value += value < 0 ? -0.1f : 0.1f;
-  return Tensor(shape, values);
+  return Tensor(shape, values, device);
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ TEST_CASE("relu, gelu, elu_plus_one: values and gradients") {
         const Tensor x = random_tensor(shape, 1, -6, 6, device);
         check_close(f.op(x), mapped(x, f.reference), rounding);
       }
-      check_gradients([&](const std::vector<Tensor>& in) { return f.op(in[0]); }, {off_zero(Shape{7, 33}, 2)});
+      check_gradients([&](const std::vector<Tensor>& in) { return f.op(in[0]); }, {off_zero(Shape{7, 33}, 2, device)});
     }
   }
 }
@@ -102,7 +102,7 @@ TEST_CASE("add, scale, reshape: values and gradients") {
         [](const std::vector<Tensor>& in) {
           return relu(reshape(in[0], Shape{7, 5}));
         },
-        {off_zero(Shape{5, 7}, 7)});
+        {off_zero(Shape{5, 7}, 7, device)});
     CHECK(reshape(a, Shape{7, 5}).data() == a.data());
   }
 }

@@ -95,7 +95,7 @@ TEST_CASE("sums_of_squares: of each tensor and of all, exact to one rounding, wh
 }
 
 TEST_CASE("RAdam: twelve updates equal its definition; five without the adaptive term, clipped or not") {
-  const std::vector<int64_t> sizes{1, 3, 31, 33, 65, 40000};
+  const std::vector<int64_t> sizes{1, 3, 31, 33, 65, 9000};
   for (Device device : devices())
     for (const auto& [clip, global_clip] : std::vector<std::pair<double, double>>{{1, 0}, {0, 0}, {0, 2}, {1, 3}})
       for (float size : {0.01f, 4.0f}) {
