@@ -44,6 +44,8 @@ void Machine::prepare() {
                                       : Precision::f32,
                 where());
   if (threads == 0) threads = omp_get_max_threads();
+  // Under OMP_THREAD_LIMIT a team is smaller than was asked for, and oneDNN leaves undone what the missing threads had.
+  threads = std::min<int64_t>(threads, omp_get_thread_limit());
   omp_set_num_threads(static_cast<int>(threads));
 }
 

@@ -79,6 +79,15 @@ struct Sandbox {
   }
 };
 
+// What it wrote, having succeeded.
+inline Result succeed(const Sandbox& box, const std::string& words) {
+  const Result result = box.run(words);
+  CAPTURE(words);
+  CAPTURE(result.err);
+  REQUIRE(result.status == 0);
+  return result;
+}
+
 // That it failed with this status, in one sentence with these words, on stderr.
 inline void check_refused(const Result& result, int status, const std::string& words) {
   CAPTURE(result.err);

@@ -17,14 +17,6 @@ std::vector<double> losses(const fs::path& run) {
   return column;
 }
 
-Result succeed(const Sandbox& box, const std::string& words) {
-  const Result result = box.run(words);
-  CAPTURE(words);
-  CAPTURE(result.err);
-  REQUIRE(result.status == 0);
-  return result;
-}
-
 const std::string copy_train =
     "copy train --preset tiny --width 16 --heads 2 --feed-forward 32 --batch 4 --steps 6 --log-every 1 --threads 1 "
     "--dropout 0.1 --precision f32 ";
@@ -73,6 +65,18 @@ TEST_CASE("mnist on CUDA: the losses and the images of the CPU") {
   }
   for (const std::string picture : {"samples", "completions", "bits"})
     CHECK(read(box.folder / ("cpu-" + picture + ".png")) == read(box.folder / ("cuda-" + picture + ".png")));
+}
+
+TEST_CASE("fewer threads than were asked for, by OMP_THREAD_LIMIT, change no loss") {
+  const Sandbox box;
+  succeed(box, copy_train + "--device cpu --out free");
+  setenv("OMP_THREAD_LIMIT", "1", 1);
+  const pid_t limited = box.start(
+      "copy train --preset tiny --width 16 --heads 2 --feed-forward 32 --batch 4 --steps 6 "
+      "--log-every 1 --threads 2 --dropout 0.1 --precision f32 --device cpu --out limited");
+  unsetenv("OMP_THREAD_LIMIT");
+  REQUIRE(box.finish(limited).status == 0);
+  CHECK_LE(distance(losses(box.folder / "limited"), losses(box.folder / "free")), rounding);
 }
 
 TEST_CASE("ops refuse tensors of two devices") {

@@ -18,14 +18,6 @@ const std::string train =
     "mnist train --preset tiny --precision f32 --data synthetic --side 7 --layers 1 --width 16 --heads 2 "
     "--feed-forward 16 --batch 2 --minutes 0 --schedule constant --evaluate-every 3 --threads 1 ";
 
-Result run(const Sandbox& box, const std::string& words) {
-  const Result result = box.run(words);
-  CAPTURE(words);
-  CAPTURE(result.err);
-  REQUIRE(result.status == 0);
-  return result;
-}
-
 // The 7 x 7 pixels of cell i of a sheet: each 12 pixels wide, with lines of 2 between the cells.
 std::vector<Colour> cell(const Picture& sheet, int64_t i, int64_t columns) {
   std::vector<Colour> pixels;
@@ -62,7 +54,7 @@ void write_mnist(const fs::path& folder, uint32_t images) {
 
 TEST_CASE("mnist train: what a run writes and prints") {
   const Sandbox box;
-  const Result trained = run(box, train + "--steps 6 --out run");
+  const Result trained = succeed(box, train + "--steps 6 --out run");
   CHECK(trained.err.empty());
   CHECK(contains(trained.out, "data: synthetic digits (not MNIST), 59800 images of 7 x 7; 200 more choose"));
   CHECK(contains(trained.out, "bits/dim  "));
@@ -89,7 +81,7 @@ TEST_CASE("mnist train: what a run writes and prints") {
   // The preview is what `sample` draws from the same weights.
   const Picture preview = read_png(box.folder / "run" / "samples" / "step-0000006.png");
   check_size(preview, 2, 8);
-  run(box, "mnist sample --precision f32 --model run/last.safetensors --count 16 --threads 1 --out 16.png");
+  succeed(box, "mnist sample --precision f32 --model run/last.safetensors --count 16 --threads 1 --out 16.png");
   const Picture sampled = read_png(box.folder / "16.png");
   check_size(sampled, 4, 4);
   for (int64_t i = 0; i < 16; ++i) CHECK(cell(preview, i, 8) == cell(sampled, i, 4));
@@ -100,35 +92,35 @@ TEST_CASE("mnist train: the same seed gives the same bytes, in one piece, resume
   const auto last = [&](const std::string& folder) { return read(box.folder / folder / "last.safetensors"); };
   write_mnist(box.folder / "data", 220);  // 20 to train on: the runs go around
   const std::string dropout = train + "--data data --dropout 0.1 ";
-  run(box, dropout + "--steps 6 --out whole");
-  run(box, dropout + "--steps 6 --out again");
+  succeed(box, dropout + "--steps 6 --out whole");
+  succeed(box, dropout + "--steps 6 --out again");
   CHECK(last("again") == last("whole"));
   CHECK(read(box.folder / "again/samples/step-0000006.png") == read(box.folder / "whole/samples/step-0000006.png"));
-  run(box, dropout + "--steps 6 --seed 2 --out other");
+  succeed(box, dropout + "--steps 6 --seed 2 --out other");
   CHECK(last("other") != last("whole"));
 
-  run(box, dropout + "--steps 3 --out half");
+  succeed(box, dropout + "--steps 3 --out half");
   CHECK(last("half") != last("whole"));
-  CHECK(contains(run(box, "mnist train --resume --steps 6 --out half").out, "resuming at step 3"));
+  CHECK(contains(succeed(box, "mnist train --resume --steps 6 --out half").out, "resuming at step 3"));
   CHECK(last("half") == last("whole"));
   CHECK(untimed(box.folder / "half" / "metrics.csv") == untimed(box.folder / "whole" / "metrics.csv"));
 
   const std::string longer = dropout + "--save-every 10 --evaluate-every 50 --steps 100 --out ";
-  run(box, longer + "long");
+  succeed(box, longer + "long");
   const pid_t child = box.start(longer + "killed");
   REQUIRE(wait_until([&] { return fs::exists(box.folder / "killed" / "last.safetensors"); }));
   kill(child, SIGKILL);
   const int status = box.finish(child).status;
   CHECK((status == -SIGKILL || status == 0));  // 0: it was faster
-  run(box, "mnist train --resume --out killed");
+  succeed(box, "mnist train --resume --out killed");
   CHECK(last("killed") == last("long"));
   CHECK(read(box.folder / "killed" / "best.safetensors") == read(box.folder / "long" / "best.safetensors"));
 }
 
 TEST_CASE("mnist evaluate: bits/dim of the predicted bytes of the test images, and where they are spent") {
   const Sandbox box;
-  run(box, train + "--steps 3 --out run");
-  const Result evaluated = run(box, "mnist evaluate --precision f32 --model run --limit 11 --threads 1");
+  succeed(box, train + "--steps 3 --out run");
+  const Result evaluated = succeed(box, "mnist evaluate --precision f32 --model run --limit 11 --threads 1");
   double bits = 0;
   int bytes = 0, images = 0;
   REQUIRE(std::sscanf(evaluated.out.c_str(), "%lf bits/dim over %d bytes of each of %d images", &bits, &bytes,
@@ -164,9 +156,9 @@ TEST_CASE("mnist evaluate: bits/dim of the predicted bytes of the test images, a
 
 TEST_CASE("mnist sample: image i is the same whatever it is drawn with") {
   const Sandbox box;
-  run(box, train + "--steps 3 --out run");
+  succeed(box, train + "--steps 3 --out run");
   const auto sample = [&](const std::string& flags) {
-    const Result result = run(box, "mnist sample --model run --threads 1 --out sheet.png " + flags);
+    const Result result = succeed(box, "mnist sample --model run --threads 1 --out sheet.png " + flags);
     CHECK(contains(result.out, " images of 7 x 7 in "));
     CHECK(contains(result.out, " images/s\nsheet.png\n"));
     return read_png(box.folder / "sheet.png");
@@ -192,15 +184,15 @@ TEST_CASE("mnist sample: image i is the same whatever it is drawn with") {
   CHECK(sample("--count 7").rgb == seven.rgb);
   CHECK(sample("--count 7 --seed 2").rgb != seven.rgb);
   CHECK(sample("--count 7 --temperature 0.1").rgb != seven.rgb);
-  run(box, "mnist sample --model run --count 1 --threads 1");
+  succeed(box, "mnist sample --model run --count 1 --threads 1");
   check_size(read_png(box.folder / "run" / "samples.png"), 1, 1);
 }
 
 TEST_CASE("mnist complete: the first --keep bytes stay, the ways differ, the original stands beside them") {
   const Sandbox box;
-  run(box, train + "--steps 3 --out run");
+  succeed(box, train + "--steps 3 --out run");
   const auto complete = [&](const std::string& flags) {
-    run(box, "mnist complete --model run --threads 1 --out sheet.png " + flags);
+    succeed(box, "mnist complete --model run --threads 1 --out sheet.png " + flags);
     return read_png(box.folder / "sheet.png");
   };
   const ImageSet images = test_images(5);
@@ -249,9 +241,9 @@ TEST_CASE("mnist: data from files, whole and damaged") {
   const fs::path data = box.folder / "data";
   write_mnist(data, 202);
   const std::string from_files = train + "--steps 2 --data data --out ";
-  CHECK(contains(run(box, from_files + "run").out, "data: MNIST (train), 2 images of 7 x 7"));
+  CHECK(contains(succeed(box, from_files + "run").out, "data: MNIST (train), 2 images of 7 x 7"));
   const std::string evaluate = "mnist evaluate --model run --threads 1";
-  CHECK(contains(run(box, evaluate).out, "of each of 2 images of 7 x 7, MNIST (test)"));
+  CHECK(contains(succeed(box, evaluate).out, "of each of 2 images of 7 x 7, MNIST (test)"));
   check_refused(box.run("mnist complete --model run --index 2"), 2, "give numbers from 0 to 1");
 
   const struct {
@@ -282,7 +274,7 @@ TEST_CASE("mnist: data from files, whole and damaged") {
 
 TEST_CASE("mnist: a checkpoint of another model or app, or a damaged one; earlier files stay") {
   const Sandbox box;
-  run(box, train + "--steps 3 --out run");
+  succeed(box, train + "--steps 3 --out run");
   const fs::path best = box.folder / "run" / "best.safetensors";
   const SafeTensors good = load_safetensors(best);
   check_refused(box.run("copy evaluate --model run"), 1, "is a checkpoint of the app \"mnist\", not of \"copy\"");
@@ -328,7 +320,7 @@ TEST_CASE("mnist: a checkpoint of another model or app, or a damaged one; earlie
 
 TEST_CASE("mnist: pictures that cannot be written, and a disk that fills up under one") {
   const Sandbox box;
-  run(box, train + "--steps 3 --out run");
+  succeed(box, train + "--steps 3 --out run");
   fs::create_directories(box.folder / "folder");
   for (const std::string command : {"evaluate --limit 1", "sample --count 1", "complete --index 0"})
     for (const std::string out : {"missing/x.png", "folder", "stdout/x.png", "/proc/x.png"}) {
@@ -337,7 +329,7 @@ TEST_CASE("mnist: pictures that cannot be written, and a disk that fills up unde
       check_refused(box.run("mnist " + command + " --model run --out " + out), 1, out);
     }
   const std::string sample = "mnist sample --model run --threads 1 --out x.png --count ";
-  run(box, sample + "1");
+  succeed(box, sample + "1");
   const std::string before = read(box.folder / "x.png");
   check_refused(box.run(sample + "64", 600), 1, "cannot write x.png");
   CHECK(read(box.folder / "x.png") == before);
@@ -353,7 +345,7 @@ TEST_CASE("mnist: pictures that cannot be written, and a disk that fills up unde
 
 TEST_CASE("mnist train: a loss that is not a number names the step; the last checkpoint stays") {
   const Sandbox box;
-  run(box, train + "--steps 3 --out run");
+  succeed(box, train + "--steps 3 --out run");
   const fs::path last = box.folder / "run" / "last.safetensors";
   SafeTensors content = load_safetensors(last);
   for (NamedTensor& t : content.tensors)
