@@ -7,7 +7,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
 
 #include "engine/check.h"
@@ -35,7 +34,7 @@ void complete(std::vector<uint8_t>& sequences, int64_t known, const RecurrentTra
   const int64_t threads = device == Device::cpu ? omp_get_max_threads() : 1;
   const int64_t together = threads * (device == Device::cpu ? largest_group : largest_cuda_group);
   const int64_t groups = device == Device::cpu && batch <= few ? 1 : (batch + together - 1) / together * threads;
-  std::atomic<int64_t> drawn = 0;
+  int64_t drawn = 0;
 
   const auto draw = [&](int64_t begin, int64_t end) {
     if (begin == end) return;
@@ -54,8 +53,9 @@ void complete(std::vector<uint8_t>& sequences, int64_t known, const RecurrentTra
     });
     for (int64_t t = known; t < n; ++t) {
       one_byte.run();
-      const int64_t done = drawn += rows;
-      if (progress && omp_get_thread_num() == 0) progress(done, batch * (n - known));
+      if (progress)
+#pragma omp critical(progress)
+        progress(drawn += rows, batch * (n - known));
     }
     const std::vector<int32_t> values = bytes.to_vector();
     for (int64_t r = 0; r < rows; ++r)
