@@ -53,9 +53,10 @@ void complete(std::vector<uint8_t>& sequences, int64_t known, const RecurrentTra
     });
     for (int64_t t = known; t < n; ++t) {
       one_byte.run();
-      if (progress)
+      if (progress) {
 #pragma omp critical(progress)
         progress(drawn += rows, batch * (n - known));
+      }
     }
     const std::vector<int32_t> values = bytes.to_vector();
     for (int64_t r = 0; r < rows; ++r)

@@ -10,7 +10,7 @@ namespace runnel {
 // Completes sequences of n bytes: sequences holds one per key, [B,n], of which the bytes known .. n-1 are drawn.
 // Sequence b goes on from sequence from[b] of `state`, which has read bytes 0 .. known-2. Its byte t is drawn from
 // keys[b].fold(t), so it does not matter what else is drawn with it. progress(bytes, of) is told how many of all bytes
-// are drawn, every so often, by the calling thread.
+// are drawn, the last time that all are, by one thread at a time, whichever draws.
 void complete(std::vector<uint8_t>& sequences, int64_t known, const RecurrentTransformer& state,
               const std::vector<int64_t>& from, const std::vector<Key>& keys, float temperature,
               const std::function<void(int64_t bytes, int64_t of)>& progress = {});

@@ -17,9 +17,10 @@ std::vector<double> losses(const fs::path& run) {
   return column;
 }
 
-const std::string copy_train =
-    "copy train --preset tiny --width 16 --heads 2 --feed-forward 32 --batch 4 --steps 6 --log-every 1 --threads 1 "
-    "--dropout 0.1 --precision f32 ";
+const std::string copy_on_any_threads =
+    "copy train --preset tiny --width 16 --heads 2 --feed-forward 32 --batch 4 --steps 6 --log-every 1 --dropout 0.1 "
+    "--precision f32 ";
+const std::string copy_train = copy_on_any_threads + "--threads 1 ";
 const std::string mnist_train =
     "mnist train --preset tiny --precision f32 --data synthetic --side 7 --layers 1 --width 16 --heads 2 "
     "--feed-forward 16 --batch 2 --minutes 0 --steps 4 --log-every 1 --evaluate-every 4 --threads 1 ";
@@ -71,9 +72,7 @@ TEST_CASE("fewer threads than were asked for, by OMP_THREAD_LIMIT, change no los
   const Sandbox box;
   succeed(box, copy_train + "--device cpu --out free");
   setenv("OMP_THREAD_LIMIT", "1", 1);
-  const pid_t limited = box.start(
-      "copy train --preset tiny --width 16 --heads 2 --feed-forward 32 --batch 4 --steps 6 "
-      "--log-every 1 --threads 2 --dropout 0.1 --precision f32 --device cpu --out limited");
+  const pid_t limited = box.start(copy_on_any_threads + "--threads 2 --device cpu --out limited");
   unsetenv("OMP_THREAD_LIMIT");
   REQUIRE(box.finish(limited).status == 0);
   CHECK_LE(distance(losses(box.folder / "limited"), losses(box.folder / "free")), rounding);

@@ -74,8 +74,7 @@ TEST_CASE("with rows, positions are coded as row and column, in both forms") {
   const Transformer model(rows, Key{1}), in_line(line, Key{1});
   const Indices tokens = random_indices(Shape{2, 12}, 2, 7);
   const Tensor whole = model(tokens), other = in_line(tokens);
-  CHECK(at_position(whole, 0) ==
-        at_position(other, 0));  // position 0 is row 0 and column 0, all sines and cosines of 0
+  CHECK(at_position(whole, 0) == at_position(other, 0));  // row 0 and column 0: sines and cosines of 0 in both
   CHECK(at_position(whole, 7) != at_position(other, 7));
   RecurrentTransformer twin(model, 2);
   for (int64_t l = 0; l < 12; ++l) check_close(twin.step(column(tokens, l)), at_position(whole, l), reduction);
