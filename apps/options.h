@@ -65,7 +65,7 @@ struct Settings : Machine {
   double minutes = 0;  // of training in all, over all resumes; 0: no limit
   double lr = 1e-3;
   std::string schedule =
-      "step";  // constant; step: x 0.1 after `lr_step` updates; cosine: to zero at the end of the run
+      "step";  // constant; step: x 0.1 after `lr_step` updates; quadratic: x (1 - part of the run done)^2
   int64_t lr_step = 3000;
   double beta2 = 0.999;
   double weight_decay = 0.01;
@@ -92,8 +92,9 @@ struct Settings : Machine {
     option("steps", steps, in_range(1), "updates");
     option("minutes", minutes, in_range(0, 1e6), "stop after so many minutes of training in all; 0: no limit");
     option("lr", lr, in_range(0, 100), "learning rate");
-    option("schedule", schedule, one_of({"constant", "step", "cosine"}),
-           "of the learning rate: constant, a tenth after --lr-step updates, or a cosine to zero at the end");
+    option(
+        "schedule", schedule, one_of({"constant", "step", "quadratic"}),
+        "of the learning rate: constant, a tenth after --lr-step updates, or by the square of what is left of the run");
     option("lr-step", lr_step, in_range(1), "updates before the learning rate drops (--schedule step)");
     option("beta2", beta2, in_range(0.9, 0.9999), "how slowly RAdam's mean of squared gradients forgets");
     option("weight-decay", weight_decay, in_range(0, 1), "decoupled");

@@ -216,7 +216,8 @@ double Run::lr(int64_t step, double seconds) const {
   if (settings_.schedule == "constant") return settings_.lr;
   double done = static_cast<double>(step) / static_cast<double>(settings_.steps);
   if (settings_.minutes > 0) done = std::max(done, seconds / (60 * settings_.minutes));
-  return settings_.lr * 0.5 * (1 + std::cos(std::numbers::pi * std::min(done, 1.0)));
+  const double left = 1 - std::min(done, 1.0);
+  return settings_.lr * left * left;
 }
 
 SafeTensors Run::content(bool with_optimizer) const {

@@ -1,54 +1,10 @@
 #include "models/transformer.h"
 
-#include <cmath>
-
 #include "engine/check.h"
+#include "models/initial.h"
 
 namespace runnel {
 namespace {
-
-// Uniform in +-1/sqrt(in) for weight and bias alike.
-Linear make_linear(int64_t out, int64_t in, Key key, Device device) {
-  const float bound = 1 / std::sqrt(static_cast<float>(in));
-  const auto draw = [bound, device](Shape shape, Key from) {
-    std::vector<float> values(static_cast<size_t>(shape.size()));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = bound * (2 * from.uniform(i) - 1);
-    return Tensor(shape, values, device).set_wants_grad();
-  };
-  return {draw(Shape{out, in}, key.fold(0)), draw(Shape{out}, key.fold(1))};
-}
-
-LayerNorm make_layer_norm(int64_t width, Device device) {
-  return {Tensor::full(Shape{width}, 1, device).set_wants_grad(),
-          Tensor::full(Shape{width}, 0, device).set_wants_grad()};
-}
-
-// Standard normal.
-Tensor make_embedding(int64_t vocabulary, int64_t width, Key key, Device device) {
-  std::vector<float> values(static_cast<size_t>(vocabulary * width));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = key.normal(i);
-  return Tensor(Shape{vocabulary, width}, values, device).set_wants_grad();
-}
-
-// code[l, 2i] = sin(l / 10000^(2i/width)), code[l, 2i+1] = cos of the same; with rows, half of the width is such a code
-// of the column l mod row, the other half of the row l / row.
-Tensor make_position_code(int64_t length, int64_t width, int64_t row, Device device) {
-  const int64_t part = row ? width / 2 : width;
-  std::vector<float> values;
-  values.reserve(static_cast<size_t>(length * width));
-  const auto append = [&](int64_t position, int64_t numbers) {
-    for (int64_t j = 0; j < numbers; ++j) {
-      const double angle = static_cast<double>(position) *
-                           std::pow(10000.0, -static_cast<double>(j - j % 2) / static_cast<double>(numbers));
-      values.push_back(static_cast<float>(j % 2 ? std::cos(angle) : std::sin(angle)));
-    }
-  };
-  for (int64_t l = 0; l < length; ++l) {
-    append(row ? l % row : l, part);
-    if (row) append(l / row, width - part);
-  }
-  return Tensor(Shape{length, width}, values, device);
-}
 
 void check_config(const TransformerConfig& c) {
   check(c.layers > 0 && c.heads > 0 && c.head_dim > 0 && c.feed_forward > 0 && c.vocabulary > 0 && c.outputs > 0 &&
@@ -77,17 +33,20 @@ Tensor run_layer(const Layer& layer, const Tensor& x, Attention attention, float
 Transformer::Transformer(const TransformerConfig& config, Key init, Device device) : config_(config) {
   check_config(config);
   const int64_t d = config.width(), f = config.feed_forward;
-  embedding_ = make_embedding(config.vocabulary, d / 2, init.fold(0), device);
-  position_code_ = make_position_code(config.max_length, d / 2, config.row, device);
+  embedding_ = config.row ? level_embedding(config.vocabulary, d / 2, device)
+                          : random_embedding(config.vocabulary, d / 2, init.fold(0), device);
+  position_code_ = position_code(config.max_length, d / 2, config.row, device);
   for (int64_t n = 0; n < config.layers; ++n) {
     const auto linear = [&, key = init.fold(static_cast<uint64_t>(2 + n))](uint64_t number, int64_t out, int64_t in) {
-      return make_linear(out, in, key.fold(number), device);
+      return random_linear(out, in, key.fold(number), device);
     };
-    layers_.push_back({linear(0, d, d), linear(1, d, d), linear(2, d, d), linear(3, d, d), make_layer_norm(d, device),
-                       linear(4, f, d), linear(5, d, f), make_layer_norm(d, device)});
+    layers_.push_back({linear(0, d, d), linear(1, d, d), linear(2, d, d), linear(3, d, d), plain_layer_norm(d, device),
+                       linear(4, f, d), linear(5, d, f), plain_layer_norm(d, device)});
+    const bool last = n + 1 == config.layers;  // is left free to look elsewhere
+    if (config.row && !last) look_above(layers_.back(), config);
   }
-  norm_ = make_layer_norm(d, device);
-  predictor_ = make_linear(config.outputs, d, init.fold(1), device);
+  norm_ = plain_layer_norm(d, device);
+  predictor_ = random_linear(config.outputs, d, init.fold(1), device);
 }
 
 Tensor Transformer::operator()(const Indices& tokens, std::optional<Key> dropout) const {

@@ -28,7 +28,9 @@ struct TransformerConfig {
   int64_t outputs = 11;         // numbers per position that the predictor returns
   int64_t max_length = 128;     // longest sequence
   float dropout = 0.1f;
-  int64_t row = 0;  // length of an image's row, whose positions are then coded as row and column; 0: as in the paper
+  // Length of an image's rows, 0 if tokens are not the levels of an image or all is to be as in the paper. Positions
+  // are then coded as row and column, and the model starts with what models/initial.h knows of images.
+  int64_t row = 0;
 
   int64_t width() const { return heads * head_dim; }
 };
@@ -55,7 +57,7 @@ struct EncoderLayer {
 
 class Transformer {
  public:
-  // Draws the parameters from `init`, the same on every device, with the distributions of the authors' framework.
+  // Draws the parameters from `init`, the same on every device (models/initial.h).
   Transformer(const TransformerConfig& config, Key init, Device device = Device::cpu);
 
   // [B,L] -> [B,L,outputs]. With a key, dropout is drawn from it (training); without, there is none.

@@ -66,18 +66,46 @@ TEST_CASE("the transformer is causal: a later token changes nothing before it") 
   }
 }
 
-TEST_CASE("with rows, positions are coded as row and column, in both forms") {
-  TransformerConfig line = config;
-  line.heads = 4;  // a code of 8 numbers, in two halves of whole pairs
-  TransformerConfig rows = line;
-  rows.row = 5;
-  const Transformer model(rows, Key{1}), in_line(line, Key{1});
-  const Indices tokens = random_indices(Shape{2, 12}, 2, 7);
-  const Tensor whole = model(tokens), other = in_line(tokens);
-  CHECK(at_position(whole, 0) == at_position(other, 0));  // row 0 and column 0: sines and cosines of 0 in both
-  CHECK(at_position(whole, 7) != at_position(other, 7));
-  RecurrentTransformer twin(model, 2);
-  for (int64_t l = 0; l < 12; ++l) check_close(twin.step(column(tokens, l)), at_position(whole, l), reduction);
+TEST_CASE("with rows, the transformer and its recurrent twin are the same function too, whatever the width") {
+  for (const int64_t heads : {1, 2, 4, 7}) {
+    TransformerConfig rows = config;
+    rows.heads = heads;
+    rows.head_dim = 2;
+    rows.row = 5;
+    const Transformer model(rows, Key{1});
+    const Indices tokens = random_indices(Shape{2, 12}, 2, 7);
+    const Tensor whole = model(tokens);
+    RecurrentTransformer twin(model, 2);
+    for (int64_t l = 0; l < 12; ++l) check_close(twin.step(column(tokens, l)), at_position(whole, l), reduction);
+  }
+}
+
+// By the change of the prediction at a position when one byte before it changes.
+TEST_CASE("with rows, a new transformer looks at the pixel above the one to predict") {
+  constexpr int64_t row = 14, length = row * row - 1;
+  const Transformer model({.layers = 2,
+                           .heads = 1,
+                           .head_dim = 64,  // less codes columns too coarsely
+                           .feed_forward = 32,
+                           .vocabulary = 256,
+                           .outputs = 30,
+                           .max_length = length,
+                           .dropout = 0,
+                           .row = row},
+                          Key{1});
+  std::vector<int32_t> bytes = random_indices(Shape{1, length}, 3, 256).to_vector();
+  const Tensor before = model(Indices(Shape{1, length}, bytes));
+  for (const int64_t at : {3 * row + 4, 7 * row + 9, 13 * row + 1}) {
+    CAPTURE(at);
+    std::vector<std::pair<double, int64_t>> influence;
+    for (int64_t j = 0; j < at; ++j) {
+      std::vector<int32_t> changed = bytes;
+      changed[static_cast<size_t>(j)] = (changed[static_cast<size_t>(j)] + 128) % 256;
+      influence.emplace_back(
+          distance(at_position(model(Indices(Shape{1, length}, changed)), at), at_position(before, at)), j);
+    }
+    CHECK_EQ(std::max_element(influence.begin(), influence.end())->second, at + 1 - row);
+  }
 }
 
 TEST_CASE("select clones and reorders recurrent states, which then go their own ways") {

@@ -1,0 +1,37 @@
+// What a transformer's numbers are before it is trained: drawn with the distributions of the authors' framework, and
+// for images, if the length of a row is known, what need not be learned: that levels are ordered, and where to look.
+#pragma once
+#include "models/transformer.h"
+
+namespace runnel {
+
+// Uniform in +-1/sqrt(in), weight and bias alike.
+Linear random_linear(int64_t out, int64_t in, Key key, Device device);
+
+// Weight 1, bias 0.
+LayerNorm plain_layer_norm(int64_t width, Device device);
+
+// Standard normal: [V,width].
+Tensor random_embedding(int64_t vocabulary, int64_t width, Key key, Device device);
+
+// Levels of brightness as sinusoids with periods from 4 to 512 levels, with the variance of the random one, so that
+// what is learned of a level is known of its neighbours: [levels,width].
+Tensor level_embedding(int64_t levels, int64_t width, Device device);
+
+// The paper's sinusoids of the position l: [length,width]. With rows (row > 0), half of the width is such a code of the
+// column l mod row, the other half of the row l / row.
+Tensor position_code(int64_t length, int64_t width, int64_t row, Device device);
+
+// Lets the heads of a layer begin by looking at the pixel above the one to predict, head 0, or at that one's neighbours
+// on the right and left, heads 1 and 2, and so on in turn. Needs config.row > 0.
+//
+// A head finds by place what S and Z keep by feature. Let its features stand for columns c_e, evenly spaced. With
+//   K_j[e] = bump(column_j - c_e) + recency (row_j - last row)         bump(x) = -sharpness sum_f (1 - cos(w_f x))
+//   Q_i[e] = bump(column_i + 1 + shift - c_e)
+// and phi(x) = e^x where x <= 0, phi(Q_i) . phi(K_j) is large where pixel j lies in the column asked for, and of all
+// its rows the last one that has been read outweighs the others, e^recency to one. Both are linear in the position
+// code, by cos(w (x - c)) = cos(wx) cos(wc) + sin(wx) sin(wc), so this is nothing but a start for the projections'
+// weights.
+void look_above(EncoderLayer& layer, const TransformerConfig& config);
+
+}  // namespace runnel
