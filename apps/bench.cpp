@@ -17,11 +17,13 @@ namespace {
 
 struct BenchOptions : Machine {
   int64_t runs = 5;
+  std::string attention = "linear";
 
   template <class Each>
   void each(Each&& option) {
     Machine::each(option);
     option("runs", runs, in_range(1, 1000), "timed runs; the median is printed");
+    option("attention", attention, one_of({"linear", "softmax"}), "which one");
   }
 };
 
@@ -73,8 +75,8 @@ double sgemm_rate(const BenchOptions& o) {
 }
 
 int bench_attention(AttentionOptions& o) {
-  fmt::print("linear_attention, forward + backward, B {}, H {}, E = M = {}, {} threads, median of {}\n", o.batch,
-             o.heads, o.head_dim, o.threads, o.runs);
+  fmt::print("causal {} attention, forward + backward, B {}, H {}, E = M = {}, {} threads, median of {}\n", o.attention,
+             o.batch, o.heads, o.head_dim, o.threads, o.runs);
   fmt::print("{:>8} {:>10} {:>10} {:>9} {:>12} {:>14}\n", "L", "ms", "ratio", "us/token", "MB", "extra MB");
   double before = 0;
   for (int64_t length = o.shortest; length <= o.longest; length *= 2) {
@@ -86,13 +88,21 @@ int bench_attention(AttentionOptions& o) {
     const Tensor dy = uniform(shape, Key{4}, device);
     reset_peak(device);
     const int64_t live = memory_use(device).live;
-    const double seconds = median_seconds(o, [&] {
+    const auto softmax = [&] {
+      const AttentionSizes sizes{o.batch, length, length, o.heads, o.head_dim, o.head_dim, true};
+      Tensor l(Shape{o.batch, o.heads, length}, device);
+      DISPATCH(device, softmax_attention_forward(y.data(), l.data(), q.data(), k.data(), v.data(), nullptr, sizes));
+      DISPATCH(device, softmax_attention_backward(dq.data(), dk.data(), dv.data(), dy.data(), y.data(), l.data(),
+                                                  q.data(), k.data(), v.data(), nullptr, sizes));
+    };
+    const auto linear = [&] {
       DISPATCH(device, linear_attention_forward(y.data(), nullptr, nullptr, q.data(), k.data(), v.data(), nullptr,
                                                 nullptr, o.batch, length, o.heads, o.head_dim, o.head_dim));
       DISPATCH(device,
                linear_attention_backward(dq.data(), dk.data(), dv.data(), dy.data(), y.data(), q.data(), k.data(),
                                          v.data(), nullptr, nullptr, o.batch, length, o.heads, o.head_dim, o.head_dim));
-    });
+    };
+    const double seconds = o.attention == "linear" ? median_seconds(o, linear) : median_seconds(o, softmax);
     const double tensors = 8.0 * static_cast<double>(q.size()) * sizeof(float);  // q, k, v, y and their gradients
     const double extra = static_cast<double>(memory_use(device).peak - live);
     fmt::print("{:>8} {:>10.3f} {:>10.2f} {:>9.3f} {:>12.2f} {:>14.3f}\n", length, 1e3 * seconds,
@@ -115,9 +125,12 @@ constexpr TransformerConfig mnist_model{.layers = 8, .vocabulary = 256, .outputs
 
 int bench_training(BenchOptions& o) {
   const double peak = sgemm_rate(o);
-  fmt::print("{} threads; float32 matrix products of 2048 x 2048: {:.0f} GFLOP/s; training in {}, median of {} steps\n",
-             o.threads, peak / 1e9, o.precision, o.runs);
-  const auto measure = [&](const char* name, const TransformerConfig& config, int64_t batch, const auto& loss) {
+  fmt::print(
+      "{} threads; float32 matrix products of 2048 x 2048: {:.0f} GFLOP/s; {} attention, training in {}, median of {} "
+      "steps\n",
+      o.threads, peak / 1e9, o.attention, o.precision, o.runs);
+  const auto measure = [&](const char* name, TransformerConfig config, int64_t batch, const auto& loss) {
+    config.attention = attention_named(o.attention);
     Transformer model(config, Key{1}, o.where());
     RAdam optimizer(model.parameters(), {});
     uint64_t step = 0;
@@ -145,8 +158,11 @@ int bench_training(BenchOptions& o) {
 }
 
 int bench_generation(BenchOptions& o) {
-  fmt::print("MNIST model, 784 bytes per image, {} threads, {}, median of {}\n", o.threads, o.precision, o.runs);
-  const Transformer model(mnist_model, Key{1}, o.where());
+  fmt::print("MNIST model, {} attention, 784 bytes per image, {} threads, {}, median of {}\n", o.attention, o.threads,
+             o.precision, o.runs);
+  TransformerConfig config = mnist_model;
+  config.attention = attention_named(o.attention);
+  const Transformer model(config, Key{1}, o.where());
   const RecurrentTransformer start(model, 1);
   for (const size_t count : {1, 8, 64}) {
     std::vector<uint8_t> images(count * 784);
@@ -163,7 +179,7 @@ int bench_generation(BenchOptions& o) {
 
 void add_bench(CLI::App& program, Command& chosen) {
   CLI::App* bench = program.add_subcommand("bench", "how fast this machine is at it");
-  add_command<AttentionOptions>(*bench, chosen, "attention", "time and memory of linear attention against length",
+  add_command<AttentionOptions>(*bench, chosen, "attention", "time and memory of an attention against length",
                                 bench_attention);
   add_command<BenchOptions>(*bench, chosen, "training", "tokens/s with the paper's models", bench_training);
   add_command<BenchOptions>(*bench, chosen, "generation", "images/s with the paper's MNIST model", bench_generation);

@@ -59,7 +59,8 @@ TransformerConfig Settings::model(int64_t vocabulary, int64_t outputs, int64_t m
           .vocabulary = vocabulary,
           .outputs = outputs,
           .max_length = max_length,
-          .dropout = static_cast<float>(dropout)};
+          .dropout = static_cast<float>(dropout),
+          .attention = attention_named(attention)};
 }
 
 nlohmann::json read_config(const std::filesystem::path& run_folder) {

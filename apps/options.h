@@ -59,6 +59,7 @@ struct Settings : Machine {
   int64_t heads = 8;
   int64_t feed_forward = 1024;
   double dropout = 0.1;
+  std::string attention = "linear";
 
   int64_t batch = 64;
   int64_t steps = 10000;
@@ -88,6 +89,7 @@ struct Settings : Machine {
     option("heads", heads, in_range(1, 1024), "attention heads; must divide --width");
     option("feed-forward", feed_forward, in_range(1, 1 << 20), "width of the feed-forward layers");
     option("dropout", dropout, in_range(0, 0.95), "probability");
+    option("attention", attention, one_of({"linear", "softmax"}), "how positions look at those before them");
     option("batch", batch, in_range(1, 1 << 20), "sequences per update");
     option("steps", steps, in_range(1), "updates");
     option("minutes", minutes, in_range(0, 1e6), "stop after so many minutes of training in all; 0: no limit");

@@ -97,6 +97,7 @@ json model_json(const TransformerConfig& c) {
           {"outputs", c.outputs},
           {"max_length", c.max_length},
           {"dropout", c.dropout},
+          {"attention", name(c.attention)},
           {"row", c.row}};
 }
 
@@ -419,6 +420,7 @@ Checkpoint load_checkpoint(const std::filesystem::path& given, const std::string
                               .outputs = model.at("outputs"),
                               .max_length = model.at("max_length"),
                               .dropout = model.at("dropout"),
+                              .attention = attention_named(model.value("attention", "linear")),
                               .row = model.value("row", int64_t{0})};
     // Before a damaged number makes a model of terabytes: each stands for an axis of some tensor in the file.
     int64_t most = 0;

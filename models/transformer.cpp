@@ -30,6 +30,14 @@ Tensor run_layer(const Layer& layer, const Tensor& x, Attention attention, float
 
 }  // namespace
 
+const char* name(Attention attention) { return attention == Attention::linear ? "linear" : "softmax"; }
+
+Attention attention_named(const std::string& name) {
+  for (const Attention attention : {Attention::linear, Attention::softmax})
+    if (name == runnel::name(attention)) return attention;
+  fail("attention: ", name, " is neither linear nor softmax");
+}
+
 Transformer::Transformer(const TransformerConfig& config, Key init, Device device) : config_(config) {
   check_config(config);
   const int64_t d = config.width(), f = config.feed_forward;
@@ -58,7 +66,10 @@ Tensor Transformer::operator()(const Indices& tokens, std::optional<Key> dropout
 
   const auto attention = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
     const Shape split{batch, length, heads, e};
-    const Tensor y = linear_attention(reshape(q, split), reshape(k, split), reshape(v, split));
+    const auto attend = [&](const auto&... heads_of) {
+      return config_.attention == Attention::linear ? linear_attention(heads_of...) : softmax_attention(heads_of...);
+    };
+    const Tensor y = attend(reshape(q, split), reshape(k, split), reshape(v, split));
     return reshape(y, Shape{batch, length, d});
   };
   Tensor x = embedding(tokens, embedding_, position_code_, {p, key.fold(0)});
@@ -122,8 +133,12 @@ RecurrentTransformer::RecurrentTransformer(const Transformer& model, int64_t bat
   auto layers = std::make_shared<std::vector<PackedLayer>>();
   for (const EncoderLayer& layer : model.layers_) {
     layers->emplace_back(layer);
-    states_.push_back({Tensor::full(Shape{batch, c.heads, c.head_dim, c.head_dim}, 0, model.device()),
-                       Tensor::full(Shape{batch, c.heads, c.head_dim}, 0, model.device())});
+    if (c.attention == Attention::linear)
+      states_.push_back(AttentionState{Tensor::full(Shape{batch, c.heads, c.head_dim, c.head_dim}, 0, model.device()),
+                                       Tensor::full(Shape{batch, c.heads, c.head_dim}, 0, model.device())});
+    else
+      states_.push_back(KeyValueCache{Tensor(Shape{batch, c.heads, c.head_dim, c.max_length}, model.device()),
+                                      Tensor(Shape{batch, c.heads, c.max_length, c.head_dim}, model.device())});
   }
   layers_ = layers;
 }
@@ -135,8 +150,14 @@ Tensor RecurrentTransformer::step(const Indices& tokens) {
   for (size_t n = 0; n < states_.size(); ++n) {
     const auto attention = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
       const Shape split{batch_, 1, c.heads, c.head_dim};
-      return reshape(linear_attention(reshape(q, split), reshape(k, split), reshape(v, split), &states_[n]),
-                     Shape{batch_, 1, c.width()});
+      const auto attend = [&](auto& state) {
+        const Tensor qs = reshape(q, split), ks = reshape(k, split), vs = reshape(v, split);
+        if constexpr (std::is_same_v<decltype(state), AttentionState&>)
+          return linear_attention(qs, ks, vs, &state);
+        else
+          return softmax_attention(qs, ks, vs, state, position_);
+      };
+      return reshape(std::visit(attend, states_[n]), Shape{batch_, 1, c.width()});
     };
     x = run_layer((*layers_)[n], x, attention, 0, {});
   }
@@ -155,7 +176,11 @@ RecurrentTransformer RecurrentTransformer::select(const std::vector<int64_t>& fr
   const Indices which(Shape{std::ssize(rows)}, rows, device);
   chosen.batch_ = which.size();
   chosen.position_ = Indices(Shape{1}, position_.to_vector(), device);
-  for (AttentionState& state : chosen.states_) state = {gather_rows(state.s, which), gather_rows(state.z, which)};
+  const auto gather = [&which](auto& state) {
+    const auto& [first, second] = state;
+    state = {gather_rows(first, which), gather_rows(second, which)};
+  };
+  for (auto& state : chosen.states_) std::visit(gather, state);
   return chosen;
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "engine/random.h"
@@ -19,6 +20,10 @@ struct NamedTensor {
   Tensor tensor;
 };
 
+enum class Attention { linear, softmax };
+const char* name(Attention attention);               // "linear", "softmax"
+Attention attention_named(const std::string& name);  // throws if there is none of this name
+
 struct TransformerConfig {
   int64_t layers = 4;
   int64_t heads = 8;
@@ -28,6 +33,7 @@ struct TransformerConfig {
   int64_t outputs = 11;         // numbers per position that the predictor returns
   int64_t max_length = 128;     // longest sequence
   float dropout = 0.1f;
+  Attention attention = Attention::linear;
   // Length of an image's rows, 0 if tokens are not the levels of an image or all is to be as in the paper. Positions
   // are then coded as row and column, and the model starts with what models/initial.h knows of images.
   int64_t row = 0;
@@ -79,7 +85,8 @@ class Transformer {
   Linear predictor_;
 };
 
-// The same function, one position at a time, with a state of constant size per layer: S [B,H,E,M], Z [B,H,E].
+// The same function, one position at a time, with a state per layer: S [B,H,E,M] and Z [B,H,E] of
+// constant size, or, with softmax attention, room for the keys and values of max_length positions.
 class RecurrentTransformer {
  public:
   // The model must outlive it; its linear layers are copied.
@@ -95,7 +102,7 @@ class RecurrentTransformer {
   struct PackedLayer;
   const Transformer* model_;
   std::shared_ptr<const std::vector<PackedLayer>> layers_;
-  std::vector<AttentionState> states_;
+  std::vector<std::variant<AttentionState, KeyValueCache>> states_;
   int64_t batch_;
   Indices position_;
 };

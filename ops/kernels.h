@@ -128,6 +128,23 @@ KERNEL(linear_attention_backward(float* dq, float* dk, float* dv, const float* d
                                  const float* k, const float* v, const float* s0, const float* z0, int64_t batch,
                                  int64_t length, int64_t heads, int64_t e, int64_t m))
 
+// Softmax attention, eq. 2: y_i = sum_j p_ij v_j, p_ij = softmax over j of q_i . k_j / sqrt(E). A query sees the keys
+// j < lengths[b] (null: all S), and if causal, where S is L, only those j <= i; one that sees none gets zeros.
+struct AttentionSizes {
+  int64_t batch, length, key_length, heads, e, m;  // B, L, S, H, E, M
+  bool causal;
+};
+// q [B,L,H,E], k [B,S,H,E], v [B,S,H,M], lengths [B], y [B,L,H,M]; l [B,H,L] = log sum_j exp(q_i . k_j / sqrt(E)).
+KERNEL(softmax_attention_forward(float* y, float* l, const float* q, const float* k, const float* v,
+                                 const int32_t* lengths, AttentionSizes sizes))
+KERNEL(softmax_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* l,
+                                  const float* q, const float* k, const float* v, const int32_t* lengths,
+                                  AttentionSizes sizes))
+// One query of each of N sequences, which sees what came before it and itself: writes k [N,E] and v [N,M] into column
+// and row position[0] of the caches [N,E,capacity] and [N,capacity,M], then y [N,M] from all up to there.
+KERNEL(softmax_attention_step(float* y, float* k_cache, float* v_cache, const float* q, const float* k, const float* v,
+                              const int32_t* position, int64_t sequences, int64_t capacity, int64_t e, int64_t m))
+
 // --- optimizer --------------------------------------------------------------------------------------------------
 
 // RAdam (Liu et al. 2020) as the authors train: see radam.cpp.

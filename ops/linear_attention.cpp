@@ -28,7 +28,7 @@
 #include "engine/check.h"
 #include "ops/math.h"
 #include "ops/ops.h"
-#include "ops/small_matrix.h"
+#include "ops/sequences.h"
 
 namespace runnel {
 namespace {
@@ -38,61 +38,19 @@ using namespace cpu;
 constexpr int64_t chunk = lanes;  // C. 32 and 64 are slower, since more of each chunk is masked away
 constexpr float eps = 1e-6f;      // added to the normaliser after its sum
 
-// --- one sequence (one head of one batch entry) in memory ------------------------------------------------------------
-
-// Positions are `stride` apart; `width` numbers each. `next` is the way to the chunk that will be read after this one:
-// a head's numbers are too scattered for the processor to guess it.
-template <class T>
-struct Rows {
-  T* data;
-  int64_t stride, width, next;
-  T* operator()(int64_t position) const { return data + position * stride; }
-};
-
 // Feature map, eq. 7. An object, so that loops over it are compiled with it.
 struct Phi {
   float operator()(float x) const { return x > 0 ? x + 1 : fast_exp(x); }
 };
 constexpr Phi phi;
 
-// Copies a chunk of `count` positions; what lies past them, or past the width, becomes zero and so adds nothing.
-template <class Map>
-void load(const Matrix& to, const Rows<const float>& from, int64_t first, int64_t count, Map map) {
-  if (count < to.rows || from.width < to.columns) to.clear();
-  for (int64_t r = 0; r < count; ++r) {
-    const float* x = from(first + r);
-    float* row = to.row(r);
-    for (int64_t i = 0; i < from.width; i += lanes) __builtin_prefetch(x + from.next + i);
-#pragma omp simd
-    for (int64_t i = 0; i < from.width; ++i) row[i] = map(x[i]);
-  }
-}
-void load(const Matrix& to, const Rows<const float>& from, int64_t first, int64_t count) {
-  load(to, from, first, count, [](float x) { return x; });
-}
-
 struct Sizes {
   int64_t batch, length, heads, e, m;
   int64_t sequences() const { return batch * heads; }
   template <class T>
   Rows<T> sequence(T* x, int64_t n, int64_t width, int64_t next = chunk) const {
-    return {x + ((n / heads) * length * heads + n % heads) * width, heads * width, width, next * heads * width};
+    return rows_of_sequence(x, n, length, heads, width, next);
   }
-};
-
-// What a thread works with, carved from one block that is allocated once.
-class Scratch {
- public:
-  explicit Scratch(int64_t vectors) : block_(static_cast<size_t>(vectors) * sizeof(Lanes), Device::cpu) {}
-  Matrix matrix(int64_t rows, int64_t columns) {
-    Matrix matrix{static_cast<Lanes*>(block_.data()) + used_, rows, columns};
-    used_ += matrix.vectors();
-    return matrix;
-  }
-
- private:
-  Storage block_;
-  int64_t used_ = 0;
 };
 
 struct Workspace {

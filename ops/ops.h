@@ -3,8 +3,8 @@
 // from a GPU to be looked at (tokens, targets) are checked on the CPU only.
 //
 // Letters, here and everywhere: B batch, H heads, L length, E feature dimension, M value dimension, D model width, F
-// feed-forward width, V vocabulary, C chunk, K mixture components, N = B H. "..." stands for any axes; rows are their
-// product.
+// feed-forward width, V vocabulary, C chunk, S key length, K mixture components, N = B H. "..." stands for any axes;
+// rows are their product.
 #pragma once
 #include <memory>
 #include <span>
@@ -89,5 +89,20 @@ struct AttentionState {
 // that state and advances it in place (which is not differentiated).
 Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                         AttentionState* state = nullptr);  // [B,L,H,E] [B,L,H,E] [B,L,H,M] -> [B,L,H,M]
+
+// Softmax attention, eq. 2: y_i = sum_j p_ij v_j, where p_ij is the softmax over j of q_i . k_j / sqrt(E); memory grows
+// with L, not with its square. A query sees the keys j < lengths[b] (empty: all S), and if causal, where S must be L,
+// only those j <= i; one that sees none gets zeros.
+Tensor softmax_attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal = true,
+                         const Indices& lengths = {});  // [B,L,H,E] [B,S,H,E] [B,S,H,M] [B] -> [B,L,H,M]
+
+// What softmax attention keeps to go on position by position ("stateful softmax"): all keys and values so far.
+struct KeyValueCache {
+  Tensor k, v;  // [B,H,E,capacity] [B,H,capacity,M], of which the first positions are filled
+};
+// Causal softmax attention at one position, position[0]: puts k and v into the cache, in place, and looks at all up to
+// there. Has no gradient. On CUDA, M is at most 256.
+Tensor softmax_attention(const Tensor& q, const Tensor& k, const Tensor& v, KeyValueCache& cache,
+                         const Indices& position);  // [B,1,H,E] [B,1,H,E] [B,1,H,M] . [1] -> [B,1,H,M]
 
 }  // namespace runnel

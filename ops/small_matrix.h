@@ -1,4 +1,4 @@
-// Small matrices that live in a core's cache, and their products: the arithmetic of linear_attention. Row-major,
+// Small matrices that live in a core's cache, and their products: the arithmetic of the attentions. Row-major,
 // contiguous, columns padded with zeros to whole vectors, rows to multiples of 8.
 #pragma once
 #include <algorithm>

@@ -52,6 +52,18 @@ TEST_CASE("copy train on CUDA: the losses of the CPU, and the same bytes twice")
   CHECK(evaluated.out.find("masked accuracy") != std::string::npos);
 }
 
+TEST_CASE("mnist with softmax attention on CUDA: the losses and the images of the CPU") {
+  if (!has_cuda()) return;
+  const Sandbox box;
+  for (const std::string device : {"cpu", "cuda"}) {
+    succeed(box, mnist_train + "--attention softmax --device " + device + " --out " + device);
+    succeed(box, "mnist sample --count 3 --precision f32 --threads 1 --model cpu --device " + device + " --out " +
+                     device + ".png");
+  }
+  CHECK_LE(distance(losses(box.folder / "cuda"), losses(box.folder / "cpu")), 2e-5);
+  CHECK(read(box.folder / "cpu.png") == read(box.folder / "cuda.png"));
+}
+
 TEST_CASE("mnist on CUDA: the losses and the images of the CPU") {
   if (!has_cuda()) return;
   const Sandbox box;
@@ -120,7 +132,7 @@ TEST_CASE("tensors of more than 2^31 elements") {
 // numbers that had to be put elsewhere.
 TEST_CASE("nvcc: the attention kernels spill nothing on any GPU that is built for") {
   if (!has_sources()) return;
-  for (const std::string op : {"causal_product", "linear_attention"})
+  for (const std::string op : {"causal_product", "linear_attention", "softmax_attention"})
     for (const std::string architecture : {"80", "90", "120"}) {
       CAPTURE(op);
       CAPTURE(architecture);

@@ -52,6 +52,27 @@ void write_mnist(const fs::path& folder, uint32_t images) {
   write_idx(folder / "t10k-labels-idx1-ubyte", {2049, 2}, 2);
 }
 
+TEST_CASE("mnist with softmax attention: a checkpoint says which attention it is of, and is sampled from a cache") {
+  const Sandbox box;
+  succeed(box, train + "--steps 2 --attention softmax --out run");
+  const std::string on = " --model run --out ";
+  succeed(box, "mnist sample --count 3" + on + "samples.png");
+  check_size(read_png(box.folder / "samples.png"), 2, 2);
+  const Result softmax = succeed(box, "mnist evaluate --limit 5" + on + "bits.png");
+  // The same weights with the other attention are another model.
+  SafeTensors content = load_safetensors(box.folder / "run" / "best.safetensors");
+  std::string& model = content.metadata["model"];
+  REQUIRE(contains(model, "\"attention\":\"softmax\""));
+  model.replace(model.find("softmax"), 7, "linear");
+  save_safetensors(box.folder / "linear.safetensors", content);
+  const Result linear = succeed(box, "mnist evaluate --limit 5 --model linear.safetensors --out linear.png");
+  CHECK(linear.out.substr(0, 6) != softmax.out.substr(0, 6));
+  model.replace(model.find("\"linear\""), 8, "\"none\"");
+  save_safetensors(box.folder / "none.safetensors", content);
+  check_refused(box.run("mnist evaluate --model none.safetensors"), 1, "attention: none is neither linear nor softmax");
+  check_refused(box.run("mnist train --attention fast --out x"), 2, "--attention: fast is not one of linear, softmax");
+}
+
 TEST_CASE("mnist train: what a run writes and prints") {
   const Sandbox box;
   const Result trained = succeed(box, train + "--steps 6 --out run");

@@ -19,6 +19,12 @@ const TransformerConfig config{.layers = 2,
                                .max_length = 40,
                                .dropout = 0.2f};
 
+TransformerConfig with(Attention attention) {
+  TransformerConfig c = config;
+  c.attention = attention;
+  return c;
+}
+
 Indices column(const Indices& tokens, int64_t l) {
   const int64_t batch = tokens.shape()[0], length = tokens.shape()[1];
   std::vector<int32_t> values(static_cast<size_t>(batch));
@@ -40,18 +46,20 @@ std::vector<double> at_position(const Tensor& y, int64_t l) {  // [B,L,n] -> [B,
 }  // namespace
 
 TEST_CASE("the transformer and its recurrent twin are the same function") {
-  const Transformer model(config, Key{1});
-  const Indices tokens = random_indices(Shape{3, 40}, 2, 7);
-  const Tensor whole = model(tokens);
-  CHECK_EQ(whole.shape(), Shape{3, 40, 5});
-  RecurrentTransformer twin(model, 3);
-  for (int64_t l = 0; l < 40; ++l) {
-    CAPTURE(l);
-    check_close(twin.step(column(tokens, l)), at_position(whole, l), reduction);
+  for (const Attention attention : {Attention::linear, Attention::softmax}) {
+    const Transformer model(with(attention), Key{1});
+    const Indices tokens = random_indices(Shape{3, 40}, 2, 7);
+    const Tensor whole = model(tokens);
+    CHECK_EQ(whole.shape(), Shape{3, 40, 5});
+    RecurrentTransformer twin(model, 3);
+    for (int64_t l = 0; l < 40; ++l) {
+      CAPTURE(l);
+      check_close(twin.step(column(tokens, l)), at_position(whole, l), reduction);
+    }
+    CHECK_EQ(twin.position().to_vector()[0], 40);
+    check_fails([&] { twin.step(column(tokens, 0)); },
+                "embedding: code [40,6] has no row for each of the positions 40 to 40");
   }
-  CHECK_EQ(twin.position().to_vector()[0], 40);
-  check_fails([&] { twin.step(column(tokens, 0)); },
-              "embedding: code [40,6] has no row for each of the positions 40 to 40");
 }
 
 TEST_CASE("the transformer is causal: a later token changes nothing before it") {
@@ -109,20 +117,22 @@ TEST_CASE("with rows, a new transformer looks at the pixel above the one to pred
 }
 
 TEST_CASE("select clones and reorders recurrent states, which then go their own ways") {
-  const Transformer model(config, Key{1});
-  const Indices tokens = random_indices(Shape{2, 6}, 4, 7);
-  RecurrentTransformer twin(model, 2);
-  for (int64_t l = 0; l < 5; ++l) twin.step(column(tokens, l));
-  RecurrentTransformer chosen = twin.select({1, 0, 1});
-  const auto last = column(tokens, 5).to_vector();
-  const auto one = doubles(chosen.step(Indices(Shape{3}, {last[1], last[0], last[1]})));
-  const auto two = doubles(twin.step(column(tokens, 5)));
-  for (size_t j = 0; j < 5; ++j) {
-    CHECK_LE(std::abs(one[j] - two[5 + j]), reduction);
-    CHECK_LE(std::abs(one[5 + j] - two[j]), reduction);
-    CHECK_EQ(one[10 + j], one[j]);
+  for (const Attention attention : {Attention::linear, Attention::softmax}) {
+    const Transformer model(with(attention), Key{1});
+    const Indices tokens = random_indices(Shape{2, 6}, 4, 7);
+    RecurrentTransformer twin(model, 2);
+    for (int64_t l = 0; l < 5; ++l) twin.step(column(tokens, l));
+    RecurrentTransformer chosen = twin.select({1, 0, 1});
+    const auto last = column(tokens, 5).to_vector();
+    const auto one = doubles(chosen.step(Indices(Shape{3}, {last[1], last[0], last[1]})));
+    const auto two = doubles(twin.step(column(tokens, 5)));
+    for (size_t j = 0; j < 5; ++j) {
+      CHECK_LE(std::abs(one[j] - two[5 + j]), reduction);
+      CHECK_LE(std::abs(one[5 + j] - two[j]), reduction);
+      CHECK_EQ(one[10 + j], one[j]);
+    }
+    check_fails([&] { twin.select({2}); }, "no sequence 2 among 2");
   }
-  check_fails([&] { twin.select({2}); }, "no sequence 2 among 2");
 }
 
 TEST_CASE("complete draws each sequence as if it were alone, from the state that it goes on from") {
