@@ -88,8 +88,9 @@ Tensor position_code(int64_t length, int64_t width, int64_t row, Device device) 
 }
 
 void look_above(EncoderLayer& layer, const TransformerConfig& config) {
-  constexpr double sharpness = 6, recency = 0.7;
+  constexpr double sharpness = 6, recency = 0.7, shifts[] = {0, 1, -1};
   check(config.row > 0, "look_above: the length of a row is not known");
+  check(config.attention == Attention::linear, "look_above: ", name(config.attention), " attention has no features");
   const int64_t d = config.width(), column_code = d / 2, row_code = d / 2 + d / 4;
   const int64_t columns_width = row_code - column_code, rows_width = d - row_code;
   const double last_row = static_cast<double>((config.max_length - 1) / config.row);
@@ -103,12 +104,13 @@ void look_above(EncoderLayer& layer, const TransformerConfig& config) {
     const int64_t head = n / config.head_dim, e = n % config.head_dim;
     const double centre =
         static_cast<double>(config.row - 1) * (static_cast<double>(e) + 0.5) / static_cast<double>(config.head_dim);
-    const double wanted = 1 + std::vector<double>{0, 1, -1}[static_cast<size_t>(head % 3)];
+    const double wanted = 1 + shifts[head % 3];
     for (Values* values : {&query, &key}) {
       const auto at = static_cast<size_t>(n);
       std::fill_n(values->weight.begin() + n * d + column_code, d - column_code, 0.0f);
       values->bias[at] = 0;
-      // Slower ones are flat, faster ones there are not; together no two columns of a row look alike to them.
+      // Those that change over a row. The fastest are sharp and repeat themselves, the slower ones tell the repeats
+      // apart.
       for (int64_t i = 0; 2 * i + 1 < columns_width; ++i) {
         const double w = frequency(i, columns_width);
         if (w * static_cast<double>(config.row) < 2) break;

@@ -23,7 +23,7 @@ Tensor level_embedding(int64_t levels, int64_t width, Device device);
 Tensor position_code(int64_t length, int64_t width, int64_t row, Device device);
 
 // Lets the heads of a layer begin by looking at the pixel above the one to predict, head 0, or at that one's neighbours
-// on the right and left, heads 1 and 2, and so on in turn. Needs config.row > 0.
+// on the right and left, heads 1 and 2, and so on in turn. Needs config.row > 0 and linear attention.
 //
 // A head finds by place what S and Z keep by feature. Let its features stand for columns c_e, evenly spaced. With
 //   K_j[e] = bump(column_j - c_e) + recency (row_j - last row)         bump(x) = -sharpness sum_f (1 - cos(w_f x))

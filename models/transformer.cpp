@@ -51,7 +51,7 @@ Transformer::Transformer(const TransformerConfig& config, Key init, Device devic
     layers_.push_back({linear(0, d, d), linear(1, d, d), linear(2, d, d), linear(3, d, d), plain_layer_norm(d, device),
                        linear(4, f, d), linear(5, d, f), plain_layer_norm(d, device)});
     const bool last = n + 1 == config.layers;  // is left free to look elsewhere
-    if (config.row && !last) look_above(layers_.back(), config);
+    if (config.row && config.attention == Attention::linear && !last) look_above(layers_.back(), config);
   }
   norm_ = plain_layer_norm(d, device);
   predictor_ = random_linear(config.outputs, d, init.fold(1), device);
