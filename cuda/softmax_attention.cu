@@ -350,7 +350,7 @@ void softmax_attention_step(float* y, float* k_cache, float* v_cache, const floa
                             const int32_t* position, int64_t sequences, int64_t capacity, int64_t e, int64_t m) {
   const size_t shared =
       SharedBytes().add<float>(e).add<float>(step_threads).add<float>(step_threads / 32 * m).add<float>(32).bytes();
-  launch("softmax_attention", softmax_attention_step_kernel,
+  launch("softmax_attention_step", softmax_attention_step_kernel,
          Grid{dim3(static_cast<unsigned>(sequences)), dim3(step_threads), shared}, y, k_cache, v_cache, q, k, v,
          position, capacity, e, m, 1 / std::sqrt(static_cast<float>(e)));
 }
