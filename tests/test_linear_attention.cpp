@@ -28,7 +28,10 @@ double phi(double x) { return x > 0 ? x + 1 : std::exp(x); }
 
 // The definition, O(L^2) in double: y_i = sum_{j<=i} (phi(q_i) . phi(k_j)) v_j / (sum_{j<=i} phi(q_i) . phi(k_j) + eps)
 std::vector<double> reference(const Case& x) {
-  const auto q = doubles(x.q), k = doubles(x.k), v = doubles(x.v);
+  auto q = doubles(x.q), k = doubles(x.k);
+  const auto v = doubles(x.v);
+  for (auto* features : {&q, &k})
+    for (double& number : *features) number = phi(number);
   std::vector<double> y(static_cast<size_t>(x.v.size()), 0);
   for (int64_t n = 0; n < x.b; ++n)
     for (int64_t head = 0; head < x.h; ++head)
@@ -36,7 +39,7 @@ std::vector<double> reference(const Case& x) {
         double normaliser = 1e-6;
         for (int64_t j = 0; j <= i; ++j) {
           double dot = 0;
-          for (int64_t c = 0; c < x.e; ++c) dot += phi(q[x.at(n, i, head, x.e, c)]) * phi(k[x.at(n, j, head, x.e, c)]);
+          for (int64_t c = 0; c < x.e; ++c) dot += q[x.at(n, i, head, x.e, c)] * k[x.at(n, j, head, x.e, c)];
           normaliser += dot;
           for (int64_t c = 0; c < x.m; ++c) y[x.at(n, i, head, x.m, c)] += dot * v[x.at(n, j, head, x.m, c)];
         }

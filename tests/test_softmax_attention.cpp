@@ -122,7 +122,7 @@ TEST_CASE("softmax_attention and its gradients equal their definitions, causal a
 }
 
 TEST_CASE("softmax_attention's gradients by four-point differences") {
-  for_all({{2, 5, 4, 3, 4, 2}, {1, 34, 33, 1, 3, 2}}, [](const Case& x) {
+  for_all({{2, 5, 4, 3, 4, 2}}, [](const Case& x) {
     check_gradients([&x](const auto& in) { return softmax_attention(in[0], in[1], in[2], x.causal, x.lengths); },
                     {x.q, x.k, x.v});
   });
