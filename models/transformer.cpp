@@ -19,8 +19,8 @@ void check_config(const TransformerConfig& c) {
 // A layer around any causal attention, which gets q, k, v as the projections write them: [rows,D].
 //   x1 = norm1(x + dropout(out(attention(q, k, v))))
 //   y  = norm2(x1 + dropout(linear2(dropout(relu(linear1(x1))))))
-template <class Layer, class Attention>
-Tensor run_layer(const Layer& layer, const Tensor& x, Attention attention, float p, Key key) {
+template <class Layer, class Attend>
+Tensor run_layer(const Layer& layer, const Tensor& x, Attend attention, float p, Key key) {
   const std::vector<Tensor> qkv = layer.project(x);
   const Tensor a = attention(qkv[0], qkv[1], qkv[2]);
   const Tensor x1 = add_layer_norm(x, layer.out(a), layer.norm1.weight, layer.norm1.bias, {p, key.fold(0)});
