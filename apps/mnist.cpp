@@ -330,9 +330,9 @@ std::vector<MnistSettings> presets() {
   paper.evaluate_every = paper.save_every = 1000;
 
   // Found by trying. In so little time a model's loss follows the number of images that it has seen, hardly its size:
-  // narrow layers see more. A high learning rate that is low for most of the run matters much; clipping tightly and
-  // forgetting old squares soon (beta2) keep it from diverging. Most matters that it need not find out where the pixels
-  // above are (models/initial.h): heads as wide as a row is long then tell all columns apart.
+  // narrow layers see more. A learning rate that begins high and is low for most of the run matters much; clipping
+  // tightly and forgetting old squares soon (beta2) keep it from diverging. Most matters that it need not find out
+  // where the pixels above are (models/initial.h): heads as wide as a row is long then tell all columns apart.
   MnistSettings small = paper;
   small.preset = "small";
   small.precision = "auto";

@@ -411,6 +411,13 @@ Checkpoint load_checkpoint(const std::filesystem::path& given, const std::string
     path = given / (fs::exists(given / "best.safetensors", error) ? "best.safetensors" : "last.safetensors");
   const SafeTensors content = load_of_app(path, app);
   const json model = metadata(content, path, "model"), standing = metadata(content, path, "standing");
+  const auto attention = [&] {
+    try {
+      return attention_named(model.value("attention", "linear"));
+    } catch (const Error& unknown) {
+      fail(path.string(), " is damaged: ", unknown.what());
+    }
+  };
   try {
     const TransformerConfig c{.layers = model.at("layers"),
                               .heads = model.at("heads"),
@@ -420,7 +427,7 @@ Checkpoint load_checkpoint(const std::filesystem::path& given, const std::string
                               .outputs = model.at("outputs"),
                               .max_length = model.at("max_length"),
                               .dropout = model.at("dropout"),
-                              .attention = attention_named(model.value("attention", "linear")),
+                              .attention = attention(),
                               .row = model.value("row", int64_t{0})};
     // Before a damaged number makes a model of terabytes: each stands for an axis of some tensor in the file.
     int64_t most = 0;

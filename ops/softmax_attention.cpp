@@ -18,7 +18,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -63,11 +62,12 @@ struct Workspace {
   Matrix largest = scratch.matrix(1, block), total = scratch.matrix(1, block), factor = scratch.matrix(1, block);
 
   explicit Workspace(const Sizes& s)
-      : e(padded(s.e)), m(padded(s.m)), scratch((block * (6 * e + 5 * m + 2 * block + 3)) / lanes) {}
+      : e(padded(s.e)), m(padded(s.m)), scratch((block * (5 * e + 5 * m + 2 * block + 3)) / lanes) {}
 };
 
 // Rows are keys from `key` on, columns queries from `first` on: hides keys from `end` on and, if causal, later ones.
 void hide(const Matrix& p, int64_t key, int64_t end, int64_t first, bool causal) {
+  if (key + block <= (causal ? std::min(end, first + 1) : end)) return;  // all of them see all
   for (int64_t j = 0; j < block; ++j) {
     float* const row = p.row(j);
     const int64_t seen_from = key + j >= end ? block : causal ? std::clamp<int64_t>(key + j - first, 0, block) : 0;
@@ -167,7 +167,7 @@ void cpu::softmax_attention_forward(float* y, float* l, const float* q, const fl
           load(ws.k, s.keys(k, n, s.e), key, std::min(block, end - key));
           load(ws.v, s.keys(v, n, s.m), key, std::min(block, end - key));
           multiply(ws.p, ws.k, ws.qt, Result::set);
-          if (key + block > std::min(end, s.causal ? first + 1 : end)) hide(ws.p, key, end, first, s.causal);
+          hide(ws.p, key, end, first, s.causal);
           advance_softmax(ws);
           for (int64_t i = 0; i < block; ++i)
             for (int64_t c = 0; c < ws.m / lanes; ++c) ws.y.lanes_of(i)[c] *= ws.factor.row(0)[i];
@@ -254,9 +254,11 @@ void cpu::softmax_attention_step(float* y, float* k_cache, float* v_cache, const
 #pragma omp simd reduction(+ : total)
       for (int64_t j = 0; j < count; ++j) total += p[j] = fast_exp(p[j] - largest);
       std::fill_n(out, m, 0.0f);
-      for (int64_t j = 0; j < count; ++j)
+      for (int64_t j = 0; j < count; ++j) {
+        const float weight = p[j] / total;
 #pragma omp simd
-        for (int64_t c = 0; c < m; ++c) out[c] += p[j] / total * values[j * m + c];
+        for (int64_t c = 0; c < m; ++c) out[c] += weight * values[j * m + c];
+      }
     }
   }
 }

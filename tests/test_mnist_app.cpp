@@ -69,7 +69,8 @@ TEST_CASE("mnist with softmax attention: a checkpoint says which attention it is
   CHECK(linear.out.substr(0, 6) != softmax.out.substr(0, 6));
   model.replace(model.find("\"linear\""), 8, "\"none\"");
   save_safetensors(box.folder / "none.safetensors", content);
-  check_refused(box.run("mnist evaluate --model none.safetensors"), 1, "attention: none is neither linear nor softmax");
+  check_refused(box.run("mnist evaluate --model none.safetensors"), 1,
+                "none.safetensors is damaged: attention: none is neither linear nor softmax");
   check_refused(box.run("mnist train --attention fast --out x"), 2, "--attention: fast is not one of linear, softmax");
 }
 
