@@ -101,7 +101,7 @@ std::vector<double> definition(const Inputs& in) {
       for (int64_t i = 0; i < length; ++i) {
         const auto at = [&](int64_t position, int64_t size) { return ((b * length + position) * heads + h) * size; };
         double* const row = y.data() + at(i, m);
-        double normaliser = 1e-6;
+        double normaliser = normaliser_eps;
         for (int64_t j = 0; j <= i; ++j) {
           double similarity = 0;
           for (int64_t d = 0; d < e; ++d) similarity += phi(in.q.data()[at(i, e) + d]) * phi(in.k.data()[at(j, e) + d]);
@@ -133,7 +133,7 @@ double gradient_difference(Inputs in, Key key) {
   const Tensor d = causal_product(phi_q, phi_k, Tensor::full({s[0], s[1], s[2], 1}, 1));
   Tensor dn(n.shape()), dd(d.shape());
   for (int64_t r = 0; r < d.size(); ++r) {
-    const float divisor = d.data()[r] + 1e-6f;
+    const float divisor = d.data()[r] + normaliser_eps;
     double product = 0;
     for (int64_t i = r * s[3]; i < (r + 1) * s[3]; ++i) {
       dn.data()[i] = dy.data()[i] / divisor;

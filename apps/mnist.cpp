@@ -345,7 +345,8 @@ std::vector<MnistSettings> presets() {
   small.batch = 8;
   small.steps = 1000000;
   small.minutes = 20;
-  small.lr = 4e-3;
+  small.lr = 3e-3;
+  small.weight_decay = 0;  // it would blunt what the heads begin with
   small.beta2 = 0.98;
   small.clip = 0.1;
   small.schedule = "quadratic";
@@ -358,7 +359,6 @@ std::vector<MnistSettings> presets() {
   tiny.layers = 3;
   tiny.heads = 2;
   tiny.feed_forward = 384;
-  tiny.lr = 3e-3;
   tiny.evaluate_every = tiny.save_every = 2000;
   tiny.minutes = 3.5;
   return {paper, small, tiny};

@@ -32,7 +32,7 @@
 namespace runnel::cuda {
 namespace {
 
-constexpr float eps = 1e-6f;  // added to the normaliser after its sum
+constexpr float eps = normaliser_eps;
 
 __device__ float phi(float x) { return x > 0 ? x + 1 : expf(x); }
 __device__ float phi_slope(float x) { return x > 0 ? 1 : expf(x); }

@@ -117,7 +117,10 @@ KERNEL(causal_product_forward(float* y, const float* q, const float* k, const fl
 KERNEL(causal_product_backward(float* dq, float* dk, float* dv, const float* dy, const float* q, const float* k,
                                const float* v, int64_t batch, int64_t length, int64_t heads, int64_t e, int64_t m))
 
-// The same with feature map elu + 1 on q and k, and the normaliser: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + 1e-6).
+// Added to a sum of features after its end, so that 0 / 0 is 0. The authors add 1e-6, which silences a head whose features
+// are exponentially small, as those of models/initial.h may become, and for good: no gradient brings it back.
+constexpr float normaliser_eps = 1e-24f;
+// The same with feature map elu + 1 on q and k, and the normaliser: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps).
 // The state before the first position comes in as s0 [B,H,E,M], z0 [B,H,E] (null: zero) and the one after the last goes
 // out as s1, z1 (null: not wanted); s1 may be s0 and z1 may be z0.
 KERNEL(linear_attention_forward(float* y, float* s1, float* z1, const float* q, const float* k, const float* v,

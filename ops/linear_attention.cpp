@@ -36,7 +36,7 @@ namespace {
 using namespace cpu;
 
 constexpr int64_t chunk = lanes;  // C. 32 and 64 are slower, since more of each chunk is masked away
-constexpr float eps = 1e-6f;      // added to the normaliser after its sum
+constexpr float eps = normaliser_eps;
 
 // Feature map, eq. 7. An object, so that loops over it are compiled with it.
 struct Phi {

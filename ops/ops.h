@@ -85,7 +85,7 @@ Tensor causal_product(const Tensor& q, const Tensor& k, const Tensor& v);  // [B
 struct AttentionState {
   Tensor s, z;
 };
-// Causal attention with phi = elu + 1: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + 1e-6). With a state, it goes on from
+// Causal attention with phi = elu + 1: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps). With a state, it goes on from
 // that state and advances it in place (which is not differentiated).
 Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                         AttentionState* state = nullptr);  // [B,L,H,E] [B,L,H,E] [B,L,H,M] -> [B,L,H,M]

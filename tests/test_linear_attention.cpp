@@ -36,7 +36,7 @@ std::vector<double> reference(const Case& x) {
   for (int64_t n = 0; n < x.b; ++n)
     for (int64_t head = 0; head < x.h; ++head)
       for (int64_t i = 0; i < x.l; ++i) {
-        double normaliser = 1e-6;
+        double normaliser = normaliser_eps;
         for (int64_t j = 0; j <= i; ++j) {
           double dot = 0;
           for (int64_t c = 0; c < x.e; ++c) dot += q[x.at(n, i, head, x.e, c)] * k[x.at(n, j, head, x.e, c)];
@@ -94,6 +94,17 @@ TEST_CASE("linear_attention equals its definition") {
     }
 }
 
+// Keys at -25 have features of 1e-11, queries as well.
+TEST_CASE("linear_attention with exponentially small features looks as far as with large ones") {
+  for (const Device device : devices()) {
+    Case x(1, 40, 2, 8, 4, device);
+    x.q = random_tensor(x.q.shape(), 1, -27, -24, device);
+    x.k = random_tensor(x.k.shape(), 2, -27, -24, device);
+    check_close(linear_attention(x.q, x.k, x.v), reference(x), reduction);
+    check_gradients([](const auto& in) { return linear_attention(in[0], in[1], in[2]); }, {x.q, x.k, x.v});
+  }
+}
+
 TEST_CASE("linear_attention's gradients by four-point differences") {
   for (const Device device : devices())
     for (const auto& [b, l, h, e, m] :
@@ -143,7 +154,7 @@ TEST_CASE("linear_attention's gradients equal those of causal_product, elu_plus_
       Tensor v_and_one(Shape{b, l, h, m + 1}, v1, device);
       const auto product = doubles(composed(x.q, x.k, v_and_one));
       for (int64_t r = 0; r < rows; ++r) {
-        const double normaliser = product[static_cast<size_t>(r * (m + 1) + m)] + 1e-6;
+        const double normaliser = product[static_cast<size_t>(r * (m + 1) + m)] + normaliser_eps;
         double dot = 0;
         for (int64_t j = 0; j < m; ++j) {
           const auto i = static_cast<size_t>(r * m + j);
