@@ -69,7 +69,11 @@ class Fetched {
   // Positions [first, first + 32) and columns [column, column + 32); positions from `end` on are zero.
   __device__ void fetch(const Rows<const float>& rows, int64_t first, int64_t end, int column) {
     const int64_t position = first + row();
-    width_ = position < end ? rows.width - column : 0;
+    fetch_row(rows, position < end ? position : -1, column);
+  }
+  // The same where each thread knows the position of its row; -1 for none.
+  __device__ void fetch_row(const Rows<const float>& rows, int64_t position, int column) {
+    width_ = position >= 0 ? rows.width - column : 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int at = part(half);

@@ -148,6 +148,35 @@ KERNEL(softmax_attention_backward(float* dq, float* dk, float* dv, const float* 
 KERNEL(softmax_attention_step(float* y, float* k_cache, float* v_cache, const float* q, const float* k, const float* v,
                               const int32_t* position, int64_t sequences, int64_t capacity, int64_t e, int64_t m))
 
+// Reformer's attention by locality-sensitive hashing (Kitaev et al. 2020); see lsh_attention.cpp.
+struct Lsh {
+  int64_t rounds = 4, buckets = 32, chunk = 32;  // buckets is even
+};
+// rotations[i] = key.normal(i)
+KERNEL(lsh_rotations(float* rotations, Key key, int64_t n))
+// buckets [rounds,B,H,L]: the first place of the largest number in [q_i R, -q_i R], where q is [B,L,H,E] and the
+// rotations R are [rounds,H,E,buckets/2].
+KERNEL(lsh_hash(int32_t* buckets, const float* q, const float* rotations, int64_t batch, int64_t length, int64_t heads,
+                int64_t e, Lsh lsh))
+// Sorts the positions of each of rounds B H sequences of buckets by bucket and position, and says which places of that
+// order the query at a place may see: [begin,end) but itself, all three [sequences,L]. These are its bucket's in its
+// chunk and in the chunk before; if causal, those before its own. begin and end never fall from place to place.
+KERNEL(lsh_sort(int32_t* order, int32_t* begin, int32_t* end, const int32_t* buckets, int64_t sequences, int64_t length,
+                Lsh lsh, bool causal))
+struct LshPlaces {
+  const int32_t *order, *begin, *end;  // [rounds,B,H,L]
+};
+struct LshSizes {
+  int64_t batch, length, heads, e, m;  // e and m at most 256
+  Lsh lsh;
+};
+// y_i = sum_j p_ij v_j, p_ij = e^(x_ij - l_i), x_ij = q_i . k_j / sqrt(E), k_j = q_j / |q_j| (0 where |q_j| < 1e-6),
+// where j runs over what i sees in a round, in one round after the other. A query that sees nothing in any of them has
+// y_i = v_i and l_i = infinity. q [B,L,H,E], v, y [B,L,H,M], l [B,H,L].
+KERNEL(lsh_attention_forward(float* y, float* l, const float* q, const float* v, LshPlaces places, LshSizes sizes))
+KERNEL(lsh_attention_backward(float* dq, float* dv, const float* dy, const float* y, const float* l, const float* q,
+                              const float* v, LshPlaces places, LshSizes sizes))
+
 // --- optimizer --------------------------------------------------------------------------------------------------
 
 // RAdam (Liu et al. 2020) as the authors train: see radam.cpp.

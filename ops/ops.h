@@ -105,4 +105,12 @@ struct KeyValueCache {
 Tensor softmax_attention(const Tensor& q, const Tensor& k, const Tensor& v, KeyValueCache& cache,
                          const Indices& position);  // [B,1,H,E] [B,1,H,E] [B,1,H,M] . [1] -> [B,1,H,M]
 
+// Reformer's attention (Kitaev et al. 2020), to compare with: in each of several rounds, positions are hashed into
+// buckets by a random rotation per head, sorted by bucket and cut into chunks; a query sees the keys of its bucket in
+// its chunk and in the one before, but itself only if it sees nothing else in any round. Keys are the queries, of unit
+// length. The rotations [rounds,H,E,buckets/2] are the normal numbers of `rotations`, in this order. E, M and chunk are
+// at most 256.
+Tensor lsh_attention(const Tensor& q, const Tensor& v, const Lsh& lsh, Key rotations,
+                     bool causal = true);  // [B,L,H,E] [B,L,H,M] -> [B,L,H,M]
+
 }  // namespace runnel

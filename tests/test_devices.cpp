@@ -132,7 +132,7 @@ TEST_CASE("tensors of more than 2^31 elements") {
 // numbers that had to be put elsewhere.
 TEST_CASE("nvcc: the attention kernels spill nothing on any GPU that is built for") {
   if (!has_sources()) return;
-  for (const std::string op : {"causal_product", "linear_attention", "softmax_attention"})
+  for (const std::string op : {"causal_product", "linear_attention", "softmax_attention", "lsh_attention"})
     for (const std::string architecture : {"80", "90", "120"}) {
       CAPTURE(op);
       CAPTURE(architecture);

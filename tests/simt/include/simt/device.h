@@ -178,6 +178,7 @@ inline float __fdividef(float a, float b) { return a / b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __frcp_rn(float a) { return 1.0f / a; }
 inline float rsqrtf(float a) { return 1.0f / std::sqrt(a); }
+inline double cospi(double a) { return std::cos(3.14159265358979323846 * a); }
 template <class T>
 constexpr T min(T a, T b) {
   return b < a ? b : a;
