@@ -66,33 +66,42 @@ struct EvaluateOptions : UseOptions {
   }
 };
 
-struct SampleOptions : UseOptions {
-  int64_t count = 64;
+struct DrawOptions : UseOptions {
   double temperature = 1;
+  bool stateful = false;
 
   template <class Each>
   void each(Each&& option) {
     UseOptions::each(option);
-    option("count", count, in_range(1, 10000), "images to generate");
     option("temperature", temperature, in_range(0.01, 10), "below 1: sharper than what was learned");
+    option("stateful", stateful, CLI::Validator(),
+           "softmax attention keeps keys and values instead of reading everything again for each byte");
   }
 };
 
-struct CompleteOptions : UseOptions {
+struct SampleOptions : DrawOptions {
+  int64_t count = 64;
+
+  template <class Each>
+  void each(Each&& option) {
+    DrawOptions::each(option);
+    option("count", count, in_range(1, 10000), "images to generate");
+  }
+};
+
+struct CompleteOptions : DrawOptions {
   std::string data;
   std::string index = "0-9";
   int64_t keep = 0;
   int64_t ways = 3;
-  double temperature = 1;
 
   template <class Each>
   void each(Each&& option) {
-    UseOptions::each(option);
+    DrawOptions::each(option);
     option("data", data, CLI::Validator(), "as in train; what the model was trained on if not given");
     option("index", index, CLI::Validator(), "test images, counted from 0: 3 or 0-9 or 1,5,20-25");
     option("keep", keep, in_range(0, 1e6), "bytes of each image that the model is given; 0: 300 of 784");
     option("ways", ways, in_range(1, 64), "different completions of each image");
-    option("temperature", temperature, in_range(0.01, 10), "below 1: sharper than what was learned");
   }
 };
 
@@ -132,14 +141,22 @@ double mean(const std::vector<double>& total, int64_t images) {
 
 void show_drawn(int64_t bytes, int64_t of) { progress("drew byte", bytes, of); }
 
-std::vector<Picture> generate(const Transformer& model, int64_t side, int64_t count, Key seed, double temperature,
-                              bool show_progress) {
+// draw(state) with the state of `batch` sequences of which nothing has been read.
+template <class Draw>
+auto with_state(const Transformer& model, bool stateful, int64_t batch, Draw draw) {
+  return stateful ? draw(RecurrentTransformer(model, batch)) : draw(RereadingTransformer(model, batch));
+}
+
+std::vector<Picture> generate(const Transformer& model, bool stateful, int64_t side, int64_t count, Key seed,
+                              double temperature, bool show_progress) {
   const int64_t n = side * side;
   std::vector<Key> keys;
   for (int64_t i = 0; i < count; ++i) keys.push_back(seed.fold(static_cast<uint64_t>(i)));
   std::vector<uint8_t> images(static_cast<size_t>(count * n));  // the first byte of each is 0
-  complete(images, 1, RecurrentTransformer(model, 1), std::vector<int64_t>(keys.size()), keys,
-           static_cast<float>(temperature), show_progress ? show_drawn : nullptr);
+  with_state(model, stateful, 1, [&](const auto& state) {
+    complete(images, 1, state, std::vector<int64_t>(keys.size()), keys, static_cast<float>(temperature),
+             show_progress ? show_drawn : nullptr);
+  });
   std::vector<Picture> pictures;
   for (int64_t i = 0; i < count; ++i)
     pictures.push_back(picture({images.data() + i * n, static_cast<size_t>(n)}, side, side, 1));
@@ -172,7 +189,10 @@ int train_mnist(MnistSettings& s) {
   };
   task.validate = [&] { return mean(nll_by_position(model, kept, false), kept.count); };
   task.preview = [&](const fs::path& png) {
-    write_png(png, sheet(generate(model, s.side, 16, key_for(s.seed, Purpose::sampling), 1, false), 8, zoom(s.side)));
+    const bool stateful = config.attention != Attention::lsh;
+    const int64_t count = stateful ? 16 : 2;  // which then take as long as many
+    write_png(png, sheet(generate(model, stateful, s.side, count, key_for(s.seed, Purpose::sampling), 1, false), 8,
+                         zoom(s.side)));
   };
   return train(task, s, to_json(s));
 }
@@ -199,6 +219,11 @@ struct Use {
     check(access(folder.c_str(), W_OK) == 0 && !fs::is_directory(out), "--out ", out.string(), ": cannot be written");
   }
 
+  bool stateful(const DrawOptions& o) const {
+    const Attention attention = checkpoint.model.config().attention;
+    check<UsageError>(!o.stateful || attention != Attention::lsh, "--stateful: lsh attention has no state");
+    return o.stateful || attention == Attention::linear;
+  }
   ImageSet test_images(const std::string& given) const { return load(given.empty() ? data : given, Split::test, side); }
 };
 
@@ -227,8 +252,8 @@ int evaluate(EvaluateOptions& o) {
 int sample(SampleOptions& o) {
   const Use use(o, "samples.png");
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<Picture> pictures =
-      generate(use.checkpoint.model, use.side, o.count, key_for(o.seed, Purpose::sampling), o.temperature, true);
+  const std::vector<Picture> pictures = generate(use.checkpoint.model, use.stateful(o), use.side, o.count,
+                                                 key_for(o.seed, Purpose::sampling), o.temperature, true);
   const double seconds = seconds_since(start);
   fmt::print("{} images of {} x {} in {:.2f} s: {:.2f} images/s\n", o.count, use.side, use.side, seconds,
              static_cast<double>(o.count) / seconds);
@@ -282,13 +307,6 @@ int complete_images(CompleteOptions& o) {
     const std::vector<int64_t> some(
         index.begin() + static_cast<std::ptrdiff_t>(first),
         index.begin() + static_cast<std::ptrdiff_t>(std::min(first + at_once, index.size())));
-    // What is given is read once per image; its state is then cloned for each way.
-    RecurrentTransformer given(use.checkpoint.model, static_cast<int64_t>(some.size()));
-    std::vector<int32_t> tokens(some.size());
-    for (int64_t t = 0; t + 1 < keep; ++t) {
-      for (size_t i = 0; i < some.size(); ++i) tokens[i] = images.image(some[i])[static_cast<size_t>(t)];
-      given.step(Indices(Shape{static_cast<int64_t>(some.size())}, tokens, o.where()));
-    }
     std::vector<int64_t> from;
     std::vector<Key> keys;
     std::vector<uint8_t> completed;
@@ -300,7 +318,16 @@ int complete_images(CompleteOptions& o) {
         completed.insert(completed.end(), image.begin(), image.begin() + keep);
         completed.resize(completed.size() + static_cast<size_t>(n - keep));
       }
-    complete(completed, keep, given, from, keys, static_cast<float>(o.temperature), show_drawn);
+    // What is given is read once per image; its state is then cloned for each way.
+    const int64_t count = std::ssize(some);
+    with_state(use.checkpoint.model, use.stateful(o), count, [&](auto given) {
+      std::vector<int32_t> tokens(some.size());
+      for (int64_t t = 0; t + 1 < keep; ++t) {
+        for (size_t i = 0; i < some.size(); ++i) tokens[i] = images.image(some[i])[static_cast<size_t>(t)];
+        given.read(Indices(Shape{count}, tokens, o.where()));
+      }
+      complete(completed, keep, given, from, keys, static_cast<float>(o.temperature), show_drawn);
+    });
 
     for (size_t i = 0; i < some.size(); ++i) {
       const auto as_picture = [&](std::span<const uint8_t> bytes, int64_t known) {
@@ -327,6 +354,8 @@ std::vector<MnistSettings> presets() {
   paper.steps = 1500000;  // 250 epochs
   paper.lr = 1e-4;
   paper.schedule = "constant";
+  paper.buckets = 64;
+  paper.chunk = 29;
   paper.evaluate_every = paper.save_every = 1000;
 
   // Found by trying. In so little time a model's loss follows the number of images that it has seen, hardly its size:

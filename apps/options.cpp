@@ -52,6 +52,7 @@ void Machine::prepare() {
 TransformerConfig Settings::model(int64_t vocabulary, int64_t outputs, int64_t max_length) const {
   check<UsageError>(width % heads == 0, "--heads ", heads, " does not divide --width ", width);
   check<UsageError>(width % 2 == 0, "--width ", width, " is odd; half of it codes the token, half the position");
+  check<UsageError>(buckets % 2 == 0, "--buckets ", buckets, " is odd; each axis of a rotation has two sides");
   return {.layers = layers,
           .heads = heads,
           .head_dim = width / heads,
@@ -60,7 +61,8 @@ TransformerConfig Settings::model(int64_t vocabulary, int64_t outputs, int64_t m
           .outputs = outputs,
           .max_length = max_length,
           .dropout = static_cast<float>(dropout),
-          .attention = attention_named(attention)};
+          .attention = attention_named(attention),
+          .lsh = {rounds, buckets, chunk}};
 }
 
 nlohmann::json read_config(const std::filesystem::path& run_folder) {

@@ -60,6 +60,9 @@ struct Settings : Machine {
   int64_t feed_forward = 1024;
   double dropout = 0.1;
   std::string attention = "linear";
+  int64_t rounds = 4;
+  int64_t buckets = 32;
+  int64_t chunk = 32;
 
   int64_t batch = 64;
   int64_t steps = 10000;
@@ -89,7 +92,11 @@ struct Settings : Machine {
     option("heads", heads, in_range(1, 1024), "attention heads; must divide --width");
     option("feed-forward", feed_forward, in_range(1, 1 << 20), "width of the feed-forward layers");
     option("dropout", dropout, in_range(0, 0.95), "probability");
-    option("attention", attention, one_of({"linear", "softmax"}), "how positions look at those before them");
+    option("attention", attention, one_of({"linear", "softmax", "lsh"}), "how positions look at those before them");
+    option("rounds", rounds, in_range(1, 64), "of hashing (--attention lsh)");
+    option("buckets", buckets, in_range(2, 4096), "that positions are hashed into, an even number (--attention lsh)");
+    option("chunk", chunk, in_range(1, 256),
+           "positions of the sorted sequence that are taken together (--attention lsh)");
     option("batch", batch, in_range(1, 1 << 20), "sequences per update");
     option("steps", steps, in_range(1), "updates");
     option("minutes", minutes, in_range(0, 1e6), "stop after so many minutes of training in all; 0: no limit");

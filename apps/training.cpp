@@ -98,6 +98,9 @@ json model_json(const TransformerConfig& c) {
           {"max_length", c.max_length},
           {"dropout", c.dropout},
           {"attention", name(c.attention)},
+          {"rounds", c.lsh.rounds},
+          {"buckets", c.lsh.buckets},
+          {"chunk", c.lsh.chunk},
           {"row", c.row}};
 }
 
@@ -428,6 +431,8 @@ Checkpoint load_checkpoint(const std::filesystem::path& given, const std::string
                               .max_length = model.at("max_length"),
                               .dropout = model.at("dropout"),
                               .attention = attention(),
+                              .lsh = {model.value("rounds", int64_t{4}), model.value("buckets", int64_t{32}),
+                                      model.value("chunk", int64_t{32})},
                               .row = model.value("row", int64_t{0})};
     // Before a damaged number makes a model of terabytes: each stands for an axis of some tensor in the file.
     int64_t most = 0;

@@ -1,13 +1,14 @@
 // On the CPU, many sequences are drawn in groups, each from its first byte to its last by one thread: threads never
 // wait for each other, and a group is small enough for its states to stay in the cache. A few sequences are drawn by
 // all threads together, each of which then reads a part of the weights. A GPU wants large groups; there, what one byte
-// takes is one graph, and no byte leaves the device before all are drawn.
+// takes from a state is one graph, and no byte leaves the device before all are drawn.
 #include "models/generation.h"
 
 #include <omp.h>
 
 #include <algorithm>
 #include <exception>
+#include <type_traits>
 
 #include "engine/check.h"
 
@@ -20,8 +21,9 @@ constexpr int64_t largest_cuda_group = 16384;
 
 }  // namespace
 
-void complete(std::vector<uint8_t>& sequences, int64_t known, const RecurrentTransformer& state,
-              const std::vector<int64_t>& from, const std::vector<Key>& keys, float temperature,
+template <class State>
+void complete(std::vector<uint8_t>& sequences, int64_t known, const State& state, const std::vector<int64_t>& from,
+              const std::vector<Key>& keys, float temperature,
               const std::function<void(int64_t bytes, int64_t of)>& progress) {
   const int64_t batch = static_cast<int64_t>(keys.size()), n = batch ? std::ssize(sequences) / batch : 0;
   check(std::ssize(from) == batch && std::ssize(sequences) == batch * n, "complete: ", batch, " keys for ", from.size(),
@@ -39,20 +41,24 @@ void complete(std::vector<uint8_t>& sequences, int64_t known, const RecurrentTra
   const auto draw = [&](int64_t begin, int64_t end) {
     if (begin == end) return;
     const int64_t rows = end - begin;
-    RecurrentTransformer own = state.select({from.begin() + begin, from.begin() + end});
+    State own = state.select({from.begin() + begin, from.begin() + end});
     const Keys own_keys(Shape{rows}, {keys.begin() + begin, keys.begin() + end}, device);
     std::vector<int32_t> last;
     for (int64_t r = begin; r < end; ++r) last.push_back(sequences[static_cast<size_t>(r * n + known - 1)]);
     Indices tokens(Shape{rows}, last, device), bytes(Shape{n, rows}, device);
 
-    Repeated one_byte(device, [&] {
+    const auto draw_one = [&] {
       const Tensor params = own.step(tokens);
       const Indices next = logistic_mixture_sample(params, own_keys, temperature, own.position());
       copy(tokens.data(), device, next.data(), device, static_cast<size_t>(rows) * sizeof(int32_t));
       DISPATCH(device, put_row(bytes.data(), next.data(), own.position().data(), rows));
-    });
+    };
+    Repeated one_byte(device, draw_one);
     for (int64_t t = known; t < n; ++t) {
-      one_byte.run();
+      if constexpr (std::is_same_v<State, RecurrentTransformer>)
+        one_byte.run();
+      else
+        draw_one();  // never the same work twice
       if (progress) {
 #pragma omp critical(progress)
         progress(drawn += rows, batch * (n - known));
@@ -76,5 +82,10 @@ void complete(std::vector<uint8_t>& sequences, int64_t known, const RecurrentTra
     }
   if (error) std::rethrow_exception(error);
 }
+
+template void complete(std::vector<uint8_t>&, int64_t, const RecurrentTransformer&, const std::vector<int64_t>&,
+                       const std::vector<Key>&, float, const std::function<void(int64_t, int64_t)>&);
+template void complete(std::vector<uint8_t>&, int64_t, const RereadingTransformer&, const std::vector<int64_t>&,
+                       const std::vector<Key>&, float, const std::function<void(int64_t, int64_t)>&);
 
 }  // namespace runnel

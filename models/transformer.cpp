@@ -30,12 +30,25 @@ Tensor run_layer(const Layer& layer, const Tensor& x, Attend attention, float p,
 
 }  // namespace
 
-const char* name(Attention attention) { return attention == Attention::linear ? "linear" : "softmax"; }
+const char* name(Attention attention) {
+  return attention == Attention::linear ? "linear" : attention == Attention::softmax ? "softmax" : "lsh";
+}
 
 Attention attention_named(const std::string& name) {
-  for (const Attention attention : {Attention::linear, Attention::softmax})
+  for (const Attention attention : {Attention::linear, Attention::softmax, Attention::lsh})
     if (name == runnel::name(attention)) return attention;
-  fail("attention: ", name, " is neither linear nor softmax");
+  fail("attention: ", name, " is none of linear, softmax, lsh");
+}
+
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, Attention attention, const Lsh& lsh, Key rotations) {
+  switch (attention) {
+    case Attention::linear:
+      return linear_attention(q, k, v);
+    case Attention::softmax:
+      return softmax_attention(q, k, v);
+    default:
+      return lsh_attention(q, v, lsh, rotations);
+  }
 }
 
 Transformer::Transformer(const TransformerConfig& config, Key init, Device device) : config_(config) {
@@ -48,8 +61,9 @@ Transformer::Transformer(const TransformerConfig& config, Key init, Device devic
     const auto linear = [&, key = init.fold(static_cast<uint64_t>(2 + n))](uint64_t number, int64_t out, int64_t in) {
       return random_linear(out, in, key.fold(number), device);
     };
-    layers_.push_back({linear(0, d, d), linear(1, d, d), linear(2, d, d), linear(3, d, d), plain_layer_norm(d, device),
-                       linear(4, f, d), linear(5, d, f), plain_layer_norm(d, device)});
+    const bool has_keys = config.attention != Attention::lsh;
+    layers_.push_back({linear(0, d, d), has_keys ? linear(1, d, d) : Linear(), linear(2, d, d), linear(3, d, d),
+                       plain_layer_norm(d, device), linear(4, f, d), linear(5, d, f), plain_layer_norm(d, device)});
     const bool last = n + 1 == config.layers;  // is left free to look elsewhere
     if (config.row && config.attention == Attention::linear && !last) look_above(layers_.back(), config);
   }
@@ -64,16 +78,16 @@ Tensor Transformer::operator()(const Indices& tokens, std::optional<Key> dropout
   const float p = dropout ? config_.dropout : 0;
   const Key key = dropout.value_or(Key{});
 
-  const auto attention = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
-    const Shape split{batch, length, heads, e};
-    const auto attend = [&](const auto&... heads_of) {
-      return config_.attention == Attention::linear ? linear_attention(heads_of...) : softmax_attention(heads_of...);
-    };
-    const Tensor y = attend(reshape(q, split), reshape(k, split), reshape(v, split));
-    return reshape(y, Shape{batch, length, d});
-  };
   Tensor x = embedding(tokens, embedding_, position_code_, {p, key.fold(0)});
-  for (size_t n = 0; n < layers_.size(); ++n) x = run_layer(layers_[n], x, attention, p, key.fold(1 + n));
+  for (size_t n = 0; n < layers_.size(); ++n) {
+    const Key own = key.fold(1 + n);
+    const auto attention = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
+      const auto split = [&](const Tensor& t) { return t ? reshape(t, Shape{batch, length, heads, e}) : t; };
+      const Tensor y = attend(split(q), split(k), split(v), config_.attention, config_.lsh, own.fold(3));
+      return reshape(y, Shape{batch, length, d});
+    };
+    x = run_layer(layers_[n], x, attention, p, own);
+  }
   return predictor_(layer_norm(x, norm_.weight, norm_.bias));
 }
 
@@ -88,7 +102,7 @@ std::vector<NamedTensor> Transformer::parameters() const {
     const EncoderLayer& layer = layers_[n];
     const std::string prefix = "transformer.layers." + std::to_string(n) + ".";
     add(prefix + "attention.query_projection", layer.query);
-    add(prefix + "attention.key_projection", layer.key);
+    if (layer.key.weight) add(prefix + "attention.key_projection", layer.key);
     add(prefix + "attention.value_projection", layer.value);
     add(prefix + "attention.out_projection", layer.out);
     add(prefix + "linear1", layer.linear1);
@@ -130,6 +144,7 @@ RecurrentTransformer::RecurrentTransformer(const Transformer& model, int64_t bat
     : model_(&model), batch_(batch), position_(Shape{1}, {0}, model.device()) {
   check(batch > 0, "recurrent transformer: the batch is ", batch);
   const TransformerConfig& c = model_->config_;
+  check(c.attention != Attention::lsh, "recurrent transformer: lsh attention has no state");
   auto layers = std::make_shared<std::vector<PackedLayer>>();
   for (const EncoderLayer& layer : model.layers_) {
     layers->emplace_back(layer);
@@ -181,6 +196,45 @@ RecurrentTransformer RecurrentTransformer::select(const std::vector<int64_t>& fr
     state = {gather_rows(first, which), gather_rows(second, which)};
   };
   for (auto& state : chosen.states_) std::visit(gather, state);
+  return chosen;
+}
+
+RereadingTransformer::RereadingTransformer(const Transformer& model, int64_t batch)
+    : model_(&model),
+      read_(static_cast<size_t>(std::max<int64_t>(batch, 0))),
+      position_(Shape{1}, {0}, model.device()) {
+  check(batch > 0, "rereading transformer: the batch is ", batch);
+}
+
+void RereadingTransformer::read(const Indices& tokens) {
+  check(tokens.shape() == Shape{std::ssize(read_)}, "rereading transformer: tokens ", tokens.shape(), " are not [",
+        read_.size(), "]");
+  const std::vector<int32_t> next = tokens.to_vector();
+  for (size_t b = 0; b < next.size(); ++b) read_[b].push_back(next[b]);
+  position_ = Indices(Shape{1}, {static_cast<int32_t>(read_[0].size())}, model_->device());
+}
+
+Tensor RereadingTransformer::step(const Indices& tokens) {
+  read(tokens);
+  std::vector<int32_t> all, last;
+  for (const std::vector<int32_t>& sequence : read_) {
+    all.insert(all.end(), sequence.begin(), sequence.end());
+    last.push_back(static_cast<int32_t>(all.size() - 1));
+  }
+  const int64_t batch = std::ssize(read_), length = std::ssize(read_[0]);
+  const Tensor outputs = (*model_)(Indices(Shape{batch, length}, all, model_->device()));
+  return gather_rows(outputs.viewed_as(Shape{batch * length, outputs.shape()[-1]}),
+                     Indices(Shape{batch}, last, model_->device()));
+}
+
+RereadingTransformer RereadingTransformer::select(const std::vector<int64_t>& from) const {
+  RereadingTransformer chosen = *this;
+  chosen.read_.clear();
+  for (const int64_t sequence : from) {
+    check(sequence >= 0 && sequence < std::ssize(read_), "rereading transformer: no sequence ", sequence, " among ",
+          read_.size());
+    chosen.read_.push_back(read_[static_cast<size_t>(sequence)]);
+  }
   return chosen;
 }
 

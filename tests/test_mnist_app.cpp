@@ -52,12 +52,15 @@ void write_mnist(const fs::path& folder, uint32_t images) {
   write_idx(folder / "t10k-labels-idx1-ubyte", {2049, 2}, 2);
 }
 
-TEST_CASE("mnist with softmax attention: a checkpoint says which attention it is of, and is sampled from a cache") {
+TEST_CASE("mnist with softmax attention: a checkpoint says which attention it is of, a cache changes no image") {
   const Sandbox box;
   succeed(box, train + "--steps 2 --attention softmax --out run");
   const std::string on = " --model run --out ";
-  succeed(box, "mnist sample --count 3" + on + "samples.png");
-  check_size(read_png(box.folder / "samples.png"), 2, 2);
+  for (const std::string what : {"mnist sample --count 3", "mnist complete --index 0,2 --keep 20 --ways 2"}) {
+    succeed(box, what + on + "rereading.png");
+    succeed(box, what + " --stateful" + on + "cached.png");
+    CHECK(read_png(box.folder / "rereading.png").rgb == read_png(box.folder / "cached.png").rgb);
+  }
   const Result softmax = succeed(box, "mnist evaluate --limit 5" + on + "bits.png");
   // The same weights with the other attention are another model.
   SafeTensors content = load_safetensors(box.folder / "run" / "best.safetensors");
@@ -70,8 +73,21 @@ TEST_CASE("mnist with softmax attention: a checkpoint says which attention it is
   model.replace(model.find("\"linear\""), 8, "\"none\"");
   save_safetensors(box.folder / "none.safetensors", content);
   check_refused(box.run("mnist evaluate --model none.safetensors"), 1,
-                "none.safetensors is damaged: attention: none is neither linear nor softmax");
-  check_refused(box.run("mnist train --attention fast --out x"), 2, "--attention: fast is not one of linear, softmax");
+                "none.safetensors is damaged: attention: none is none of linear, softmax, lsh");
+  check_refused(box.run("mnist train --attention fast --out x"), 2,
+                "--attention: fast is not one of linear, softmax, lsh");
+}
+
+TEST_CASE("mnist with lsh attention: it has no keys, and samples without a state") {
+  const Sandbox box;
+  succeed(box, train + "--steps 2 --attention lsh --rounds 2 --buckets 4 --chunk 7 --out run");
+  const SafeTensors content = load_safetensors(box.folder / "run" / "last.safetensors");
+  for (const auto& [name, tensor] : content.tensors) CHECK_FALSE(contains(name, "key_projection"));
+  CHECK(contains(content.metadata.at("model"), "\"rounds\":2"));
+  succeed(box, "mnist evaluate --limit 5 --model run");
+  succeed(box, "mnist sample --count 2 --model run");
+  check_refused(box.run("mnist sample --count 2 --stateful --model run"), 2, "--stateful: lsh attention has no state");
+  check_refused(box.run(train + "--resume --rounds 3 --out run"), 2, "--rounds 3: the run to resume began with 2");
 }
 
 TEST_CASE("mnist train: what a run writes and prints") {

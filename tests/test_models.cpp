@@ -45,18 +45,21 @@ std::vector<double> at_position(const Tensor& y, int64_t l) {  // [B,L,n] -> [B,
 
 }  // namespace
 
-TEST_CASE("the transformer and its recurrent twin are the same function") {
+TEST_CASE("the transformer and its twins, with a state and without, are the same function") {
   for (const Attention attention : {Attention::linear, Attention::softmax}) {
     const Transformer model(with(attention), Key{1});
     const Indices tokens = random_indices(Shape{3, 40}, 2, 7);
     const Tensor whole = model(tokens);
     CHECK_EQ(whole.shape(), Shape{3, 40, 5});
     RecurrentTransformer twin(model, 3);
+    RereadingTransformer rereading(model, 3);
     for (int64_t l = 0; l < 40; ++l) {
       CAPTURE(l);
       check_close(twin.step(column(tokens, l)), at_position(whole, l), reduction);
+      check_close(rereading.step(column(tokens, l)), at_position(whole, l), reduction);
     }
     CHECK_EQ(twin.position().to_vector()[0], 40);
+    CHECK_EQ(rereading.position().to_vector()[0], 40);
     check_fails([&] { twin.step(column(tokens, 0)); },
                 "embedding: code [40,6] has no row for each of the positions 40 to 40");
   }
@@ -167,6 +170,12 @@ TEST_CASE("complete draws each sequence as if it were alone, from the state that
     complete(alone, known, read, {from[b]}, {keys[b]}, 1);
     CHECK(alone == std::vector<uint8_t>(together.begin() + b * n, together.begin() + (b + 1) * n));
   }
+  RereadingTransformer reread(model, 2);
+  for (size_t t = 0; t + 1 < known; ++t) reread.step(Indices(Shape{2}, {prefixes[0][t], prefixes[1][t]}));
+  std::vector<uint8_t> again = together;
+  for (size_t b = 0; b < batch; ++b) std::fill_n(again.begin() + b * n + known, n - known, uint8_t{0});
+  complete(again, known, reread, from, keys, 1);
+  CHECK(again == together);
   check_fails([&] { complete(together, known - 1, read, from, keys, 1); }, "the state has read 2 bytes");
   check_fails([&] { complete(together, known, read, {0}, keys, 1); }, "41 keys for 1 states");
 }
