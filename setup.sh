@@ -3,12 +3,13 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build curl ca-certificates libdnnl-dev libcli11-dev nlohmann-json3-dev libfmt-dev zlib1g-dev libstb-dev
-          doctest-dev gnuplot-nox)
+          doctest-dev libbenchmark-dev gnuplot-nox)
 
 if ! command -v apt-get >/dev/null; then
   cat >&2 <<'TEXT'
 setup.sh installs packages on Debian and Ubuntu only. Elsewhere, please install: g++ 12 or later with OpenMP, CMake 3.25,
-Ninja, oneDNN, CLI11, nlohmann-json, {fmt}, zlib, stb, doctest, and gnuplot (for the plots).
+Ninja, oneDNN, CLI11, nlohmann-json, {fmt}, zlib, stb, doctest, and, if you like, Google Benchmark (bench kernels) and
+gnuplot (plots).
 TEXT
   exit 1
 fi

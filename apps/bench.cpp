@@ -1,65 +1,36 @@
-// Speed, measured: the attention op over lengths, training and generation with the paper's models. Every number is the
-// median of several runs in this process; machines are noisy, so compare within one run.
+// Speed, measured: attention over lengths (figure 1) and training with the paper's models. Every number is the median
+// of several runs in this process; machines are noisy, so compare within one run.
+#include "apps/bench.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
-#include "apps/options.h"
-#include "apps/training.h"
 #include "datasets/copy_task.h"
 #include "engine/tape.h"
-#include "models/generation.h"
 #include "models/optimizer.h"
+#include "models/safetensors.h"
 
 namespace runnel {
-namespace {
 
-struct BenchOptions : Machine {
-  int64_t runs = 5;
-  std::string attention = "linear";
-
-  template <class Each>
-  void each(Each&& option) {
-    Machine::each(option);
-    option("runs", runs, in_range(1, 1000), "timed runs; the median is printed");
-    option("attention", attention, one_of({"linear", "softmax"}), "which one");
-  }
-};
-
-struct AttentionOptions : BenchOptions {
-  int64_t batch = 1;
-  int64_t heads = 8;
-  int64_t head_dim = 32;
-  int64_t shortest = 512;
-  int64_t longest = 65536;
-
-  template <class Each>
-  void each(Each&& option) {
-    BenchOptions::each(option);
-    option("batch", batch, in_range(1, 1024), "sequences");
-    option("heads", heads, in_range(1, 1024), "heads");
-    option("head-dim", head_dim, in_range(1, 256), "E = M");
-    option("shortest", shortest, in_range(1, 1 << 24), "the first length; each is twice the one before");
-    option("longest", longest, in_range(1, 1 << 24), "no length is above this");
-  }
-};
-
-// Median seconds of --runs calls after one that warms up.
 double median_seconds(const BenchOptions& o, const std::function<void()>& call) {
-  const int64_t runs = o.runs;
-  call();
-  synchronize(o.where());
-  std::vector<double> seconds;
-  for (int64_t i = 0; i < runs; ++i) {
+  const auto once = [&] {
     const auto start = std::chrono::steady_clock::now();
     call();
     synchronize(o.where());
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + runs / 2, seconds.end());
-  return seconds[static_cast<size_t>(runs / 2)];
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  const double first = once();
+  if (first > 2) return first;
+  std::vector<double> seconds(static_cast<size_t>(o.runs));
+  std::generate(seconds.begin(), seconds.end(), once);
+  std::nth_element(seconds.begin(), seconds.begin() + o.runs / 2, seconds.end());
+  return seconds[static_cast<size_t>(o.runs / 2)];
 }
+
+namespace {
 
 Tensor uniform(Shape shape, Key key, Device device) {
   std::vector<float> values(static_cast<size_t>(shape.size()));
@@ -67,51 +38,218 @@ Tensor uniform(Shape shape, Key key, Device device) {
   return Tensor(shape, values, device);
 }
 
-// What the matrix library reaches on this machine now: the ceiling for everything below.
-double sgemm_rate(const BenchOptions& o) {
+}  // namespace
+
+double product_rate(const BenchOptions& o) {
   constexpr int64_t n = 2048;
   const Tensor a = uniform(Shape{n, n}, Key{1}, o.where()), b = uniform(Shape{n, n}, Key{2}, o.where());
   return 2.0 * n * n * n / median_seconds(o, [&] { matmul(a, b); });
 }
 
-int bench_attention(AttentionOptions& o) {
-  fmt::print("causal {} attention, forward + backward, B {}, H {}, E = M = {}, {} threads, median of {}\n", o.attention,
-             o.batch, o.heads, o.head_dim, o.threads, o.runs);
-  fmt::print("{:>8} {:>10} {:>10} {:>9} {:>12} {:>14}\n", "L", "ms", "ratio", "us/token", "MB", "extra MB");
-  double before = 0;
-  for (int64_t length = o.shortest; length <= o.longest; length *= 2) {
-    const Shape shape{o.batch, length, o.heads, o.head_dim};
-    const Device device = o.where();
-    Tensor y(shape, device), dq(shape, device), dk(shape, device), dv(shape, device);
-    const Tensor q = uniform(shape, Key{1}, device), k = uniform(shape, Key{2}, device),
-                 v = uniform(shape, Key{3}, device);
-    const Tensor dy = uniform(shape, Key{4}, device);
-    reset_peak(device);
-    const int64_t live = memory_use(device).live;
-    const auto softmax = [&] {
-      const AttentionSizes sizes{o.batch, length, length, o.heads, o.head_dim, o.head_dim, true};
-      Tensor l(Shape{o.batch, o.heads, length}, device);
-      DISPATCH(device, softmax_attention_forward(y.data(), l.data(), q.data(), k.data(), v.data(), nullptr, sizes));
-      DISPATCH(device, softmax_attention_backward(dq.data(), dk.data(), dv.data(), dy.data(), y.data(), l.data(),
-                                                  q.data(), k.data(), v.data(), nullptr, sizes));
-    };
-    const auto linear = [&] {
-      DISPATCH(device, linear_attention_forward(y.data(), nullptr, nullptr, q.data(), k.data(), v.data(), nullptr,
-                                                nullptr, o.batch, length, o.heads, o.head_dim, o.head_dim));
-      DISPATCH(device,
-               linear_attention_backward(dq.data(), dk.data(), dv.data(), dy.data(), y.data(), q.data(), k.data(),
-                                         v.data(), nullptr, nullptr, o.batch, length, o.heads, o.head_dim, o.head_dim));
-    };
-    const double seconds = o.attention == "linear" ? median_seconds(o, linear) : median_seconds(o, softmax);
-    const double tensors = 8.0 * static_cast<double>(q.size()) * sizeof(float);  // q, k, v, y and their gradients
-    const double extra = static_cast<double>(memory_use(device).peak - live);
-    fmt::print("{:>8} {:>10.3f} {:>10.2f} {:>9.3f} {:>12.2f} {:>14.3f}\n", length, 1e3 * seconds,
-               before > 0 ? seconds / before : 0, 1e6 * seconds / static_cast<double>(o.batch * length),
-               (tensors + extra) / 1e6, extra / 1e6);
-    before = seconds;
+std::string hardware(const BenchOptions& o) {
+  return fmt::format("{}, {} threads, {}; products of 2048 x 2048 in float32: {:.0f} GFLOP/s", model_name(o.where()),
+                     o.threads, o.precision, product_rate(o) / 1e9);
+}
+
+// --- tables ----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+template <class Format>
+std::string joined(const std::vector<std::string>& cells, const char* between, Format format) {
+  std::string line;
+  for (size_t i = 0; i < cells.size(); ++i) line += (i ? between : "") + format(i);
+  return line;
+}
+
+}  // namespace
+
+Table::Table(const BenchOptions& o, const std::string& name, std::vector<std::string> columns)
+    : stem_(std::filesystem::path(o.out) / name), columns_(std::move(columns)) {
+  std::error_code error;
+  std::filesystem::create_directories(o.out, error);
+  check(!error, "--out ", o.out, ": cannot be made: ", error.message());
+  const std::string machine = hardware(o);
+  fmt::print("{}\n", machine);
+  csv_ = "# " + machine + "\n";
+  row(columns_);
+}
+
+void Table::row(const std::vector<std::string>& cells) {
+  fmt::print("{}\n", joined(cells, "  ", [&](size_t i) {
+               const size_t width = std::max<size_t>(columns_[i].size(), i ? 8 : 16);
+               return i ? fmt::format("{:>{}}", cells[i], width) : fmt::format("{:<{}}", cells[i], width);
+             }));
+  std::fflush(stdout);
+  csv_ += joined(cells, ",", [&](size_t i) { return cells[i]; }) + "\n";
+  write_atomically(file(".csv"), {{csv_.begin(), csv_.end()}});
+}
+
+// --- attention -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+struct AttentionOptions : BenchOptions {
+  int64_t heads = 8;
+  int64_t head_dim = 32;
+  int64_t shortest = 512;
+  int64_t longest = 65536;
+  int64_t batch = 0;
+  int64_t buckets = 64;
+  int64_t chunk = 32;
+  double limit = 20;
+
+  template <class Each>
+  void each(Each&& option) {
+    BenchOptions::each(option);
+    option("heads", heads, in_range(1, 1024), "heads");
+    option("head-dim", head_dim, in_range(1, 256), "E = M");
+    option("shortest", shortest, in_range(1, 1 << 24), "the first length; each is twice the one before");
+    option("longest", longest, in_range(1, 1 << 24), "no length is above this");
+    option("batch", batch, in_range(0, 1 << 20), "sequences; 0: as many as have --longest positions together");
+    option("buckets", buckets, in_range(2, 4096), "of lsh, an even number");
+    option("chunk", chunk, in_range(1, 256), "of lsh");
+    option("limit", limit, in_range(0, 1e6), "seconds: what would take longer is left out");
   }
+};
+
+struct PerSample {
+  double seconds, bytes;  // the most held at any time: inputs, outputs, gradients and all between
+};
+
+PerSample measure(const AttentionOptions& o, const Method& method, int64_t length, int64_t batch) {
+  const Device device = o.where();
+  const int64_t live = memory_use(device).live;
+  reset_peak(device);
+  const Shape shape{batch, length, o.heads, o.head_dim};
+  std::vector<Tensor> in;
+  for (const uint64_t i : {1, 2, 3}) in.push_back(uniform(shape, Key{i}, device).set_wants_grad());
+  const Tensor dy = uniform(shape, Key{4}, device);
+  const auto pass = [&] {
+    Tape tape;
+    const Tensor y = attend(in[0], in[1], in[2], method.attention, method.lsh, Key{5});
+    // A loss whose gradient is dy, and which costs nothing.
+    tape.backward(record("loss", {y}, Tensor::full({}, 0, device), [&](const Tensor&) { return std::vector{dy}; }));
+  };
+  const double seconds = median_seconds(o, pass), samples = static_cast<double>(batch);
+  return {seconds / samples, static_cast<double>(memory_use(device).peak - live) / samples};
+}
+
+using Curve = std::vector<std::pair<double, PerSample>>;  // by length
+
+// The exponent p of L^p, by least squares in the logarithms.
+double growth(const Curve& curve, double PerSample::*what) {
+  double n = 0, x = 0, y = 0, xx = 0, xy = 0;
+  for (const auto& [length, sample] : curve) {
+    const double a = std::log(length), b = std::log(sample.*what);
+    n += 1, x += a, y += b, xx += a * a, xy += a * b;
+  }
+  return (n * xy - x * y) / (n * xx - x * x);
+}
+
+// Where two curves meet, on straight lines in the logarithms between two lengths.
+double meeting(double l0, double l1, double a0, double b0, double a1, double b1) {
+  const double before = std::log(a0 / b0), after = std::log(a1 / b1);
+  return std::exp(std::log(l0) + (std::log(l1) - std::log(l0)) * before / (before - after));
+}
+
+int bench_attention(AttentionOptions& o) {
+  check<UsageError>(o.shortest <= o.longest, "--shortest ", o.shortest, " is above --longest ", o.longest);
+  check<UsageError>(o.buckets % 2 == 0, "--buckets ", o.buckets, " is odd");
+  const auto lsh = [&o](int64_t rounds) { return Lsh{rounds, o.buckets, o.chunk}; };
+  const std::vector<Method> methods{{"linear", Attention::linear},
+                                    {"softmax", Attention::softmax},
+                                    {"lsh-1", Attention::lsh, lsh(1)},
+                                    {"lsh-4", Attention::lsh, lsh(4)},
+                                    {"lsh-8", Attention::lsh, lsh(8)}};
+  const auto longest_of_paper = [](const std::string& name) {
+    return name == "softmax" ? 4096 : name == "lsh-4" || name == "lsh-8" ? 16384 : 65536;
+  };
+  const auto batch_of = [&o](int64_t length) { return o.batch ? o.batch : std::max<int64_t>(1, o.longest / length); };
+
+  fmt::print("causal attention, forward and backward, H {}, E = M = {}; paper: whether figure 1 has it (11 GB)\n",
+             o.heads, o.head_dim);
+  Table table(o, "attention", {"method", "L", "batch", "ms/sample", "MB/sample", "paper"});
+  std::vector<Curve> curves;
+  for (const Method& method : methods) {
+    Curve& curve = curves.emplace_back();
+    for (int64_t length = o.shortest; length <= o.longest; length *= 2) {
+      const int64_t batch = batch_of(length);
+      if (!curve.empty()) {  // time grows as before, memory at least twofold
+        const PerSample& last = curve.back().second;
+        const double factor = curve.size() > 1 ? last.seconds / curve[curve.size() - 2].second.seconds : 2;
+        const double seconds = last.seconds * std::max(factor, 1.0) * static_cast<double>(batch);
+        const double bytes = 2 * last.bytes * static_cast<double>(batch);
+        const bool fits = bytes < static_cast<double>(free_memory(o.where()));
+        if (seconds > o.limit || !fits) {
+          fmt::print("{} from L = {} on: left out, {}\n", method.name, length,
+                     fits ? fmt::format("{:.0f} s are above --limit", seconds) : "it does not fit into memory");
+          break;
+        }
+      }
+      const PerSample sample = measure(o, method, length, batch);
+      curve.emplace_back(static_cast<double>(length), sample);
+      table.row({method.name, std::to_string(length), std::to_string(batch),
+                 fmt::format("{:.3f}", 1e3 * sample.seconds), fmt::format("{:.2f}", sample.bytes / 1e6),
+                 length <= longest_of_paper(method.name) ? "yes" : "no"});
+    }
+  }
+
+  for (size_t i = 0; i < methods.size(); ++i)
+    if (curves[i].size() > 1)
+      fmt::print("{}: time grows as L^{:.2f}, memory as L^{:.2f}, from {} to {}\n", methods[i].name,
+                 growth(curves[i], &PerSample::seconds), growth(curves[i], &PerSample::bytes), curves[i].front().first,
+                 curves[i].back().first);
+
+  // Downwards from --shortest, if linear attention is the faster one there already; else upwards through the table.
+  const auto seconds = [&](size_t method, int64_t length) {
+    for (const auto& [l, sample] : curves[method])
+      if (static_cast<int64_t>(l) == length) return sample.seconds;
+    return measure(o, methods[method], length, batch_of(length)).seconds;
+  };
+  const size_t both = std::min(curves[0].size(), curves[1].size());
+  int64_t faster = 0;  // the shortest known length at which linear attention is
+  for (size_t i = both; i-- > 0;)
+    if (curves[0][i].second.seconds < curves[1][i].second.seconds) faster = static_cast<int64_t>(curves[0][i].first);
+  while (faster > 8 && seconds(0, faster / 2) < seconds(1, faster / 2)) faster /= 2;
+  if (faster > 8) {
+    const int64_t slower = faster / 2;
+    fmt::print("linear is faster than softmax from L = {:.0f} on\n",
+               meeting(static_cast<double>(slower), static_cast<double>(faster), seconds(0, slower), seconds(1, slower),
+                       seconds(0, faster), seconds(1, faster)));
+  } else {
+    fmt::print("{}\n", faster ? "linear is faster than softmax at all lengths above 8"
+                              : "linear is not faster than softmax at any of these lengths");
+  }
+
+  const auto panel = [&](const char* title, const char* unit, int column) {
+    std::string series;
+    for (const Method& method : methods)
+      series += (series.empty() ? "plot " : ", ") + table.source() + " using 2:(strcol(1) eq '" + method.name +
+                "' ? $" + std::to_string(column) + " : NaN) with linespoints pt 7 ps 0.6 lw 2 title '" + method.name +
+                "'";
+    return fmt::format("set title '{}'; set ylabel '{}'; {}; ", title, unit, series);
+  };
+  plot(table.file(".png"),
+       "set multiplot layout 1,2; set logscale xy; set logscale x 2; set key left top; set xlabel 'L'; "
+       "set datafile missing NaN; " +
+           panel("forward + backward", "ms per sample", 4) + panel("peak memory", "MB per sample", 5),
+       1200, 480);
+  fmt::print("{}\n", table.file(".csv").string());
   return 0;
 }
+
+// --- training --------------------------------------------------------------------------------------------------------
+
+struct TrainingOptions : BenchOptions {
+  std::string attention = "linear";
+
+  template <class Each>
+  void each(Each&& option) {
+    BenchOptions::each(option);
+    option("attention", attention, one_of({"linear", "softmax", "lsh"}), "which one");
+  }
+};
 
 // Multiplications and additions of one token's matrix products in the forward pass; backward takes twice as many.
 double product_flops(const TransformerConfig& c) {
@@ -120,15 +258,9 @@ double product_flops(const TransformerConfig& c) {
               d * static_cast<double>(c.outputs));
 }
 
-constexpr TransformerConfig copy_model{};  // the defaults: the paper's copy task
-constexpr TransformerConfig mnist_model{.layers = 8, .vocabulary = 256, .outputs = 30, .max_length = 783};
-
-int bench_training(BenchOptions& o) {
-  const double peak = sgemm_rate(o);
-  fmt::print(
-      "{} threads; float32 matrix products of 2048 x 2048: {:.0f} GFLOP/s; {} attention, training in {}, median of {} "
-      "steps\n",
-      o.threads, peak / 1e9, o.attention, o.precision, o.runs);
+int bench_training(TrainingOptions& o) {
+  const double peak = product_rate(o);
+  fmt::print("{}\n{} attention, median of {} steps\n", hardware(o), o.attention, o.runs);
   const auto measure = [&](const char* name, TransformerConfig config, int64_t batch, const auto& loss) {
     config.attention = attention_named(o.attention);
     Transformer model(config, Key{1}, o.where());
@@ -143,11 +275,11 @@ int bench_training(BenchOptions& o) {
                name, batch, config.max_length, config.dropout, rate, 1e3 * seconds,
                100 * 3 * product_flops(config) * rate / peak);
   };
-  measure("copy task", copy_model, 64, [&](const Transformer& model, Key key) {
+  measure("copy task", TransformerConfig{}, 64, [&](const Transformer& model, Key key) {
     const CopyBatch data = CopyTask{}.batch(key.fold(0), 64, o.where());
     return cross_entropy(model(data.tokens, key.fold(1)), data.targets, data.mask);
   });
-  measure("MNIST", mnist_model, 10, [&](const Transformer& model, Key key) {
+  measure("MNIST", paper_image_model("mnist"), 10, [&](const Transformer& model, Key key) {
     std::vector<int32_t> bytes(10 * 783);
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<int32_t>(key.below(i, 256));
     const Indices tokens(Shape{10, 783}, bytes, o.where());
@@ -157,32 +289,16 @@ int bench_training(BenchOptions& o) {
   return 0;
 }
 
-int bench_generation(BenchOptions& o) {
-  fmt::print("MNIST model, {} attention, 784 bytes per image, {} threads, {}, median of {}\n", o.attention, o.threads,
-             o.precision, o.runs);
-  TransformerConfig config = mnist_model;
-  config.attention = attention_named(o.attention);
-  const Transformer model(config, Key{1}, o.where());
-  const RecurrentTransformer start(model, 1);
-  for (const size_t count : {1, 8, 64}) {
-    std::vector<uint8_t> images(count * 784);
-    std::vector<Key> keys;
-    for (uint64_t i = 0; i < count; ++i) keys.push_back(Key{i});
-    const double seconds = median_seconds(o, [&] { complete(images, 1, start, std::vector<int64_t>(count), keys, 1); });
-    fmt::print("{:>4} at once: {:.2f} images/s, {:.3f} s in all\n", count, static_cast<double>(count) / seconds,
-               seconds);
-  }
-  return 0;
-}
-
 }  // namespace
 
 void add_bench(CLI::App& program, Command& chosen) {
-  CLI::App* bench = program.add_subcommand("bench", "how fast this machine is at it");
-  add_command<AttentionOptions>(*bench, chosen, "attention", "time and memory of an attention against length",
+  CLI::App* bench = program.add_subcommand("bench", "how fast this machine is at it: the paper's figures and tables");
+  add_command<AttentionOptions>(*bench, chosen, "attention", "figure 1: time and memory of the attentions over lengths",
                                 bench_attention);
-  add_command<BenchOptions>(*bench, chosen, "training", "tokens/s with the paper's models", bench_training);
-  add_command<BenchOptions>(*bench, chosen, "generation", "images/s with the paper's MNIST model", bench_generation);
+  add_command<TrainingOptions>(*bench, chosen, "training", "tokens/s with the paper's models", bench_training);
+  add_generation(*bench, chosen);
+  add_convergence(*bench, chosen);
+  add_kernels(*bench, chosen);
 }
 
 }  // namespace runnel

@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <functional>
 #include <numeric>
 
-#include "apps/options.h"
+#include "apps/bench.h"
 #include "apps/training.h"
 #include "datasets/copy_task.h"
 #include "models/transformer.h"
@@ -100,12 +101,15 @@ std::string letters(const std::vector<int32_t>& symbols) {
 
 // Reads the sequence and the separator, then goes on by itself, one symbol after another.
 std::vector<int32_t> copy_of(const Transformer& model, const std::vector<int32_t>& sequence) {
-  RecurrentTransformer twin(model, 1);
-  for (const int32_t symbol : sequence) twin.step(Indices({1}, {symbol}, model.device()));
-  std::vector<int32_t> written;
-  for (int32_t symbol = 0; written.size() < sequence.size(); written.push_back(symbol))
-    symbol = argmax(twin.step(Indices({1}, {symbol}, model.device())))[0];
-  return written;
+  const auto copy_with = [&](auto twin) {
+    for (const int32_t symbol : sequence) twin.read(Indices({1}, {symbol}, model.device()));
+    std::vector<int32_t> written;
+    for (int32_t symbol = 0; written.size() < sequence.size(); written.push_back(symbol))
+      symbol = argmax(twin.step(Indices({1}, {symbol}, model.device())))[0];
+    return written;
+  };
+  const bool stateful = model.config().attention != Attention::lsh;
+  return stateful ? copy_with(RecurrentTransformer(model, 1)) : copy_with(RereadingTransformer(model, 1));
 }
 
 int evaluate_copy(EvaluateOptions& options) {
@@ -141,7 +145,67 @@ int evaluate_copy(EvaluateOptions& options) {
   return 0;
 }
 
+// The mean training loss over the last tenth of a metrics.csv.
+double last_losses(const std::string& csv) {
+  std::ifstream file(csv);
+  std::vector<double> losses;
+  std::string row;
+  for (std::getline(file, row); std::getline(file, row);) losses.push_back(std::stod(row.substr(row.find(',') + 1)));
+  const size_t count = (losses.size() + 9) / 10;
+  return std::accumulate(losses.end() - static_cast<std::ptrdiff_t>(count), losses.end(), 0.0) /
+         static_cast<double>(count);
+}
+
+struct ConvergenceOptions : Machine {
+  std::string preset = "small";
+  int64_t steps = 0;
+  std::string out = "runs/convergence";
+
+  template <class Each>
+  void each(Each&& option) {
+    Machine::each(option);
+    option("preset", preset, one_of({"paper", "small", "tiny"}), "as in copy train");
+    option("steps", steps, in_range(0), "updates; 0: as many as the preset has");
+    option("out", out, CLI::Validator(), "the folder for a run per attention, which it goes on with, and the plot");
+  }
+};
+
+// The three attentions of the figure, one after the other, on the same batches.
+int bench_convergence(ConvergenceOptions& options) {
+  const std::vector<CopySettings> all = presets();
+  const CopySettings& preset =
+      *std::find_if(all.begin(), all.end(), [&](const CopySettings& s) { return s.preset == options.preset; });
+  std::string series, losses;
+  for (const std::string name : {"linear", "softmax", "lsh"}) {
+    CopySettings settings = preset;
+    static_cast<Machine&>(settings) = options;
+    settings.attention = name;
+    settings.out = (std::filesystem::path(options.out) / name).string();
+    settings.resume = true;
+    if (options.steps) settings.steps = options.steps;
+    fmt::print("{} attention\n", name);
+    if (const int status = train_copy(settings)) return status;
+    const std::string csv = (std::filesystem::path(settings.out) / "metrics.csv").string();
+    series +=
+        (series.empty() ? "plot " : ", ") + quoted(csv) + " skip 1 using 1:2 with lines lw 2 title " + quoted(name);
+    losses += fmt::format("{:<8} {:.6f}\n", name, last_losses(csv));
+  }
+  fmt::print("mean loss in nats over the last tenth of the updates\n{}", losses);
+  const std::filesystem::path png = std::filesystem::path(options.out) / "convergence.png";
+  plot(png, "set title 'copy task, preset " + options.preset +
+                "'; set xlabel 'updates'; set ylabel 'nats'; "
+                "set logscale y; " +
+                series);
+  fmt::print("{}\n", png.string());
+  return 0;
+}
+
 }  // namespace
+
+void add_convergence(CLI::App& bench, Command& chosen) {
+  add_command<ConvergenceOptions>(bench, chosen, "convergence", "figure 2: the copy task's loss with each attention",
+                                  bench_convergence);
+}
 
 void add_copy(CLI::App& program, Command& chosen) {
   CLI::App* copy = program.add_subcommand("copy", "the copy task (figure 2); needs no data");

@@ -56,13 +56,6 @@ Colour inferno(double x) {
   return colour;
 }
 
-// 'it''s': gnuplot's way to quote.
-std::string quoted(const std::string& text) {
-  std::string result = "'";
-  for (const char c : text) result += c == '\'' ? std::string("''") : std::string(1, c);
-  return result + "'";
-}
-
 // The program's exit status, -1 if it did not end by itself, -2 if it is not installed. What it says is thrown away.
 int run_silently(const char* program, std::vector<std::string> arguments) {
   std::vector<char*> argv = {const_cast<char*>(program)};
@@ -136,16 +129,17 @@ void write_png(const std::filesystem::path& path, const Picture& p) {
   write_atomically(path, {png});
 }
 
-void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title,
-               bool bits) noexcept try {
+std::string quoted(const std::string& text) {  // 'it''s'
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? std::string("''") : std::string(1, c);
+  return result + "'";
+}
+
+void plot(const std::filesystem::path& png, const std::string& commands, int width, int height) noexcept try {
   const std::filesystem::path part = png.string() + ".part";
-  const std::string data = quoted(csv.string()), loss = bits ? "3" : "2", validation = bits ? "5" : "4";
-  const std::string script =
-      "set terminal pngcairo noenhanced size 900,540; set output " + quoted(part.string()) + "; set title " +
-      quoted(title) + "; set datafile separator ','; set grid; " + "set xlabel 'updates'; set ylabel " +
-      (bits ? "'bits/dim'; " : "'nats'; set logscale y; ") + "plot " + data + " skip 1 using 1:" + loss +
-      " with lines lc rgb '#9fb6d8' title 'training', " + data + " skip 1 using 1:" + validation +
-      " with linespoints pt 7 ps 0.6 lw 2 lc rgb '#b03020' title 'validation'";
+  const std::string script = "set terminal pngcairo noenhanced size " + std::to_string(width) + "," +
+                             std::to_string(height) + "; set output " + quoted(part.string()) +
+                             "; set datafile separator ','; set grid; " + commands;
   const int status = run_silently("gnuplot", {"-e", script});
   std::error_code ignored;
   if (status == 0) {
@@ -154,7 +148,17 @@ void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& pn
   }
   std::filesystem::remove(part, ignored);
   static bool said = false;
-  if (status == -2 && !std::exchange(said, true)) std::fputs("gnuplot is not installed: no plot of the loss\n", stderr);
+  if (status == -2 && !std::exchange(said, true)) std::fputs("gnuplot is not installed: no plots\n", stderr);
+} catch (...) {
+}
+
+void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title,
+               bool bits) noexcept try {
+  const std::string data = quoted(csv.string()), loss = bits ? "3" : "2", validation = bits ? "5" : "4";
+  plot(png, "set title " + quoted(title) + "; set xlabel 'updates'; set ylabel " +
+                (bits ? "'bits/dim'; " : "'nats'; set logscale y; ") + "plot " + data + " skip 1 using 1:" + loss +
+                " with lines lc rgb '#9fb6d8' title 'training', " + data + " skip 1 using 1:" + validation +
+                " with linespoints pt 7 ps 0.6 lw 2 lc rgb '#b03020' title 'validation'");
 } catch (...) {
 }
 

@@ -27,8 +27,12 @@ Picture heat_map(std::span<const double> values, int64_t height, int64_t width, 
 // Replaces the file only when the new one is whole. Throws Error that names the path.
 void write_png(const std::filesystem::path& path, const Picture& picture);
 
-// Draws the losses of a metrics.csv over the steps: in bits/dim, or in nats on a logarithmic axis. Needs gnuplot; says
-// once if it is not there. A plot is not worth a run: nothing here throws.
+// Draws what gnuplot's commands say; data files are CSV. Needs gnuplot; says once if it is not there. A plot is not
+// worth a run: nothing here throws.
+void plot(const std::filesystem::path& png, const std::string& commands, int width = 900, int height = 540) noexcept;
+std::string quoted(const std::string& text);  // a string in gnuplot's commands
+
+// Draws the losses of a metrics.csv over the steps: in bits/dim, or in nats on a logarithmic axis.
 void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title,
                bool bits) noexcept;
 

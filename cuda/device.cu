@@ -16,7 +16,7 @@ namespace {
 struct Gpu {
   std::string problem;  // why there is none
   cudaStream_t stream = nullptr;
-  int multiprocessors = 0, shared_memory = 0;
+  int device = 0, multiprocessors = 0, shared_memory = 0;
 
   Gpu() {
     int count = 0;
@@ -27,7 +27,6 @@ struct Gpu {
                 "; compute on the CPU with --device cpu";
       return;
     }
-    int device = 0;
     cudaMemPool_t pool = nullptr;
     check_cuda(cudaGetDevice(&device), "cudaGetDevice");
     check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
@@ -56,6 +55,12 @@ __global__ void add_kernel(float* y, const float* a, const float* b, int64_t n) 
 
 void check_cuda(cudaError_t status, const char* what) {
   check(status == cudaSuccess, what, ": ", cudaGetErrorString(status));
+}
+
+std::string model_name() {
+  cudaDeviceProp properties;
+  check_cuda(cudaGetDeviceProperties(&properties, gpu().device), "cudaGetDeviceProperties");
+  return properties.name;
 }
 
 cudaStream_t stream() { return gpu().stream; }

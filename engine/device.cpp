@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -109,6 +110,18 @@ std::string why_unavailable(Device device) {
 #else
   return "this build has no CUDA; configure with -DRUNNEL_CUDA=ON";
 #endif
+}
+
+std::string model_name(Device device) {
+#if RUNNEL_WITH_CUDA
+  if (device == Device::cuda) return cuda::model_name();
+#else
+  static_cast<void>(device);
+#endif
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  return "an unknown processor";
 }
 
 bool cuda_is_stand_in() {

@@ -22,6 +22,7 @@ void copy(void* to, Device to_device, const void* from, Device from_device, size
 void synchronize(Device device);
 // "" if there is such a device; else why not, as a sentence for the user.
 std::string why_unavailable(Device device);
+std::string model_name(Device device);  // of the processor or the GPU, as its maker calls it
 // Whether Device::cuda is tests/simt, which runs the kernels on the CPU, slowly.
 bool cuda_is_stand_in();
 
@@ -76,6 +77,7 @@ Precision precision();
 // What cuda/device.cu does for allocate and its like.
 namespace runnel::cuda {
 std::string why_unavailable();
+std::string model_name();
 void* allocate(size_t bytes);  // null if there is no more memory
 void release(void* memory);
 void copy(void* to, const void* from, size_t bytes, bool to_host);

@@ -278,7 +278,13 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"mnist complete --keep -1", "--keep: -1 is not a number"},
       {"bench attention --longest 0", "--longest: 0 is not a number"},
       {"bench attention --head-dim 0", "--head-dim: 0 is not a number"},
+      {"bench attention --shortest 9 --longest 8", "--shortest 9 is above --longest 8"},
+      {"bench attention --buckets 3", "--buckets 3 is odd"},
       {"bench training --runs 0", "--runs: 0 is not a number"},
+      {"bench training --attention fast", "--attention: fast is not one of linear, softmax, lsh"},
+      {"bench generation --images faces", "--images: faces is not one of mnist, cifar10"},
+      {"bench convergence --preset large", "--preset: large is not one of paper, small, tiny"},
+      {"copy train --attention lsh --buckets 7 --out x", "--buckets 7 is odd"},
       {"check --unknown", "--unknown"},
       {"check twice", "twice"},
       {"", "after \"runnel\" comes one of: copy mnist check bench; --help"},
@@ -289,7 +295,7 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"mnist", "after \"runnel mnist\" comes one of: train evaluate sample complete; --help"},
       {"mnist sing", "; not \"sing\""},
       {"mnist --count 3", "; not \"--count\""},
-      {"bench", "after \"runnel bench\" comes one of: attention training generation; --help"},
+      {"bench", "after \"runnel bench\" comes one of: attention training generation convergence kernels; --help"},
       {"bench sing", "; not \"sing\""},
       {"copy train mnist train", "mnist"},
       {"copy evaluate train", "train"},
@@ -338,6 +344,43 @@ TEST_CASE("check: the forms agree") {
   CHECK(result.status == 0);
   CHECK(contains(result.out, "L 65536"));
   CHECK(contains(result.out, "all forms agree"));
+}
+
+TEST_CASE("bench attention: a table with a line on the machine and the paper's column") {
+  const Sandbox box;
+  const std::string bench = "bench attention --shortest 16 --longest 64 --heads 1 --head-dim 4 --runs 1 --out tables";
+  const Result result = succeed(box, bench);
+  for (const std::string words : {"linear: time grows as L^", "lsh-8: time grows as L^", "tables/attention.csv"})
+    CHECK(contains(result.out, words));
+  const std::string csv = read(box.folder / "tables" / "attention.csv");
+  CHECK(csv.starts_with("# "));
+  CHECK(contains(csv, "\nmethod,L,batch,ms/sample,MB/sample,paper\nlinear,16,4,"));
+  CHECK(std::count(csv.begin(), csv.end(), '\n') == 2 + 5 * 3);
+  CHECK(contains(succeed(box, bench + " --limit 0").out, "softmax from L = 32 on: left out, 0 s are above --limit"));
+}
+
+TEST_CASE("bench convergence: a run for each attention, which it goes on with") {
+  const Sandbox box;
+  const std::string bench = "bench convergence --preset tiny --out figure --steps ";
+  const Result result = succeed(box, bench + "3");
+  for (const std::string name : {"linear", "softmax", "lsh"}) {
+    CHECK(contains(result.out, "\n" + name + " "));
+    CHECK(fs::exists(box.folder / "figure" / name / "last.safetensors"));
+  }
+  CHECK(contains(succeed(box, bench + "4").out, "resuming at step 3"));
+}
+
+TEST_CASE("bench kernels: some of them, if Google Benchmark is there") {
+  const Sandbox box;
+  const Result result = box.run("bench kernels --seconds 0.001 --filter step");
+  if (contains(result.err, "has no Google Benchmark")) {
+    MESSAGE("skipped: 1 test, this build has no Google Benchmark");
+    return;
+  }
+  CHECK(result.status == 0);
+  CHECK(contains(result.out, "\nradam_step "));
+  CHECK_FALSE(contains(result.out, "\nrelu_forward "));
+  check_refused(box.run("bench kernels --filter nothing"), 2, "--filter nothing: no kernel has this in its name");
 }
 
 }  // namespace

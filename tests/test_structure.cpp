@@ -40,7 +40,7 @@ const std::map<std::string, Rule> rules = {
     {"datasets", {{"engine", "datasets"}, {"zlib.h"}}},
     {"apps",
      {{"engine", "ops", "cuda", "models", "datasets", "apps"},
-      {"CLI/CLI.hpp", "fmt/format.h", "nlohmann/json.hpp", "stb/stb_image_write.h"}}},
+      {"CLI/CLI.hpp", "benchmark/benchmark.h", "fmt/format.h", "nlohmann/json.hpp", "stb/stb_image_write.h"}}},
 };
 
 std::string read(const fs::path& path) {
@@ -165,6 +165,16 @@ TEST_CASE("structure: every kernel of the contract is defined on the CPU and on 
       for (const std::string device : {"cpu", "cuda"})
         CHECK_MESSAGE(defined.contains("runnel::" + device + "::" + m.str(1)),
                       header << ": " << device << "::" << m.str(1));
+  }
+}
+
+TEST_CASE("structure: bench kernels measures every kernel of the contract") {
+  if (!has_sources()) return;
+  const std::string bench = read(root / "apps/bench_kernels.cpp");
+  for (const std::string header : {"engine/device.h", "ops/kernels.h"}) {
+    const std::string text = read(root / header);
+    for (const std::smatch& m : matches(text, R"(^KERNEL\((\w+)\()"))
+      CHECK_MESSAGE(std::regex_search(bench, std::regex("\\b" + m.str(1) + "(, |\\()")), m.str(1));
   }
 }
 
