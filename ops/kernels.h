@@ -120,23 +120,42 @@ KERNEL(causal_product_backward(float* dq, float* dk, float* dv, const float* dy,
 // Added to a sum of features after its end, so that 0 / 0 is 0. The authors add 1e-6, which silences a head whose features
 // are exponentially small, as those of models/initial.h may become, and for good: no gradient brings it back.
 constexpr float normaliser_eps = 1e-24f;
-// The same with feature map elu + 1 on q and k, and the normaliser: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps).
+// What linear attention makes of a query or key before it multiplies, number by number; results are positive.
+enum class FeatureMap {
+  elu_plus_one,  // elu(x) + 1, eq. 7
+  relu,          // max(x, 0) + 1e-3
+  none           // x, which must be positive: a feature already
+};
+
+// Causal linear attention with a feature map and the normaliser: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps).
 // The state before the first position comes in as s0 [B,H,E,M], z0 [B,H,E] (null: zero) and the one after the last goes
-// out as s1, z1 (null: not wanted); s1 may be s0 and z1 may be z0.
+// out as s1, z1 (null: not wanted); s1 may be s0 and z1 may be z0. Nobody sees the keys j >= lengths[b] (null: all are
+// seen); lengths and states do not go together.
 KERNEL(linear_attention_forward(float* y, float* s1, float* z1, const float* q, const float* k, const float* v,
                                 const float* s0, const float* z0, int64_t batch, int64_t length, int64_t heads,
-                                int64_t e, int64_t m))
+                                int64_t e, int64_t m, FeatureMap map = FeatureMap::elu_plus_one,
+                                const int32_t* lengths = nullptr))
 // s0, z0 as in the forward pass; they get no gradient. y is the forward pass's output.
 KERNEL(linear_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* q,
                                  const float* k, const float* v, const float* s0, const float* z0, int64_t batch,
-                                 int64_t length, int64_t heads, int64_t e, int64_t m))
+                                 int64_t length, int64_t heads, int64_t e, int64_t m,
+                                 FeatureMap map = FeatureMap::elu_plus_one, const int32_t* lengths = nullptr))
 
-// Softmax attention, eq. 2: y_i = sum_j p_ij v_j, p_ij = softmax over j of q_i . k_j / sqrt(E). A query sees the keys
-// j < lengths[b] (null: all S), and if causal, where S is L, only those j <= i; one that sees none gets zeros.
 struct AttentionSizes {
   int64_t batch, length, key_length, heads, e, m;  // B, L, S, H, E, M
   bool causal;
 };
+
+// Linear attention where every query sees all keys j < lengths[b] (null: all S), eq. 5 and 6: one state for all,
+// y_i = phi(q_i)^T S / (phi(q_i)^T Z + 1e-6). q [B,L,H,E], k [B,S,H,E], v [B,S,H,M], y [B,L,H,M].
+KERNEL(full_linear_attention_forward(float* y, const float* q, const float* k, const float* v, const int32_t* lengths,
+                                     FeatureMap map, AttentionSizes sizes))
+KERNEL(full_linear_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* q,
+                                      const float* k, const float* v, const int32_t* lengths, FeatureMap map,
+                                      AttentionSizes sizes))
+
+// Softmax attention, eq. 2: y_i = sum_j p_ij v_j, p_ij = softmax over j of q_i . k_j / sqrt(E). A query sees the keys
+// j < lengths[b] (null: all S), and if causal, where S is L, only those j <= i; one that sees none gets zeros.
 // q [B,L,H,E], k [B,S,H,E], v [B,S,H,M], lengths [B], y [B,L,H,M]; l [B,H,L] = log sum_j exp(q_i . k_j / sqrt(E)).
 KERNEL(softmax_attention_forward(float* y, float* l, const float* q, const float* k, const float* v,
                                  const int32_t* lengths, AttentionSizes sizes))

@@ -85,10 +85,16 @@ Tensor causal_product(const Tensor& q, const Tensor& k, const Tensor& v);  // [B
 struct AttentionState {
   Tensor s, z;
 };
-// Causal attention with phi = elu + 1: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps). With a state, it goes on from
-// that state and advances it in place (which is not differentiated).
-Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                        AttentionState* state = nullptr);  // [B,L,H,E] [B,L,H,E] [B,L,H,M] -> [B,L,H,M]
+// Causal attention: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps). With a state, it goes on from that state and
+// advances it in place (which is not differentiated). Nobody sees the keys j >= lengths[b] (empty: all are seen); a
+// query that sees none gets zeros.
+Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState* state = nullptr,
+                        FeatureMap map = FeatureMap::elu_plus_one,
+                        const Indices& lengths = {});  // [B,L,H,E] [B,L,H,E] [B,L,H,M] . . [B] -> [B,L,H,M]
+// The same where every query sees all keys j < lengths[b], eq. 5 and 6: S and Z are sums over all of them.
+Tensor full_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                             FeatureMap map = FeatureMap::elu_plus_one,
+                             const Indices& lengths = {});  // [B,L,H,E] [B,S,H,E] [B,S,H,M] . [B] -> [B,L,H,M]
 
 // Softmax attention, eq. 2: y_i = sum_j p_ij v_j, where p_ij is the softmax over j of q_i . k_j / sqrt(E); memory grows
 // with L, not with its square. A query sees the keys j < lengths[b] (empty: all S), and if causal, where S must be L,

@@ -1,5 +1,7 @@
 #include <omp.h>
 
+#include <algorithm>
+
 #include "tests/check.h"
 
 using namespace runnel;
@@ -74,12 +76,254 @@ constexpr int64_t long_sequence = 500;  // the definition takes minutes for more
 #else
 constexpr int64_t long_sequence = 5000;
 #endif
-const std::vector<std::array<int64_t, 5>> shapes = {{1, 1, 1, 1, 1},      {2, 31, 3, 5, 7},    {1, 65, 2, 33, 3},
-                                                    {3, 33, 1, 1, 31},    {1, 130, 1, 32, 32}, {2, 100, 2, 16, 48},
-                                                    {5, 3, 7, 65, 64},    {1, 1000, 1, 17, 9}, {2, 64, 4, 32, 32},
-                                                    {1, 40, 3, 256, 200}, {1, long_sequence, 1, 24, 32}};
+const std::vector<std::array<int64_t, 5>> shapes = {{1, 1, 1, 1, 1},
+                                                    {2, 31, 3, 5, 7},
+                                                    {1, 65, 2, 33, 3},
+                                                    {3, 33, 1, 1, 31},
+                                                    {1, 130, 1, 32, 32},
+                                                    {2, 100, 2, 16, 48},
+                                                    {5, 3, 7, 65, 64},
+                                                    {1, 1000, 1, 17, 9},
+                                                    {2, 64, 4, 32, 32},
+                                                    {1, 40, 3, 256, 200},
+                                                    {1, long_sequence, 1, 24, 32}};
+
+// Any of linear_attention's forms: a feature map, causal or not, all keys or some.
+struct Form {
+  int64_t b, l, s, h, e, m;
+  bool causal;
+  FeatureMap map;
+  Tensor q, k, v;
+  Indices lengths;  // or empty
+  Form(const std::array<int64_t, 6>& sizes, bool is_causal, FeatureMap feature_map, bool padded, Device device)
+      : b(sizes[0]),
+        l(sizes[1]),
+        s(is_causal ? sizes[1] : sizes[2]),
+        h(sizes[3]),
+        e(sizes[4]),
+        m(sizes[5]),
+        causal(is_causal),
+        map(feature_map),
+        q(features(l, 1, device)),
+        k(features(s, 2, device)),
+        v(random_tensor(Shape{b, s, h, m}, 3, -2, 2, device)) {
+    if (!padded) return;
+    std::vector<int32_t> some;  // none, all, and what is between
+    for (int64_t n = 0; n < b; ++n) some.push_back(static_cast<int32_t>(n == 1 ? 0 : n == 2 ? s : s - s / (n + 2)));
+    lengths = Indices(Shape{b}, some, device);
+  }
+  // In [-2, 2), off the kinks of the maps by 0.1, or positive if they are to be features already.
+  Tensor features(int64_t length, uint64_t seed, Device device) const {
+    std::vector<float> values = random_tensor(Shape{b, length, h, e}, seed, -2, 2).to_vector();
+    for (float& value : values)
+      value = map == FeatureMap::none ? std::abs(value) + 0.1f : value + (value < 0 ? -0.1f : 0.1f);
+    return Tensor(Shape{b, length, h, e}, values, device);
+  }
+  int64_t keys(int64_t n) const { return lengths ? lengths.to_vector()[static_cast<size_t>(n)] : s; }
+  Tensor operator()(const Tensor& queries, const Tensor& keys_of, const Tensor& values) const {
+    return causal ? linear_attention(queries, keys_of, values, nullptr, map, lengths)
+                  : full_linear_attention(queries, keys_of, values, map, lengths);
+  }
+  double phi(double x) const {
+    return map == FeatureMap::none ? x : map == FeatureMap::relu ? std::max(x, 0.0) + 1e-3 : ::phi(x);
+  }
+  double slope(double x) const {
+    return map == FeatureMap::none || x > 0 ? 1 : map == FeatureMap::relu ? 0 : std::exp(x);
+  }
+};
+
+// By the definition, O(L S) in double: y, and for L = sum_i dy_i . y_i the gradients of q, k and v.
+struct Reference {
+  std::vector<double> y, dq, dk, dv;
+  Reference(const Form& x, const std::vector<double>& dy)
+      : y(dy.size(), 0),
+        dq(static_cast<size_t>(x.q.size()), 0),
+        dk(static_cast<size_t>(x.k.size()), 0),
+        dv(static_cast<size_t>(x.v.size()), 0) {
+    auto q = doubles(x.q), k = doubles(x.k);
+    const auto v = doubles(x.v);
+    for (auto* features : {&q, &k})
+      for (double& number : *features) number = x.phi(number);
+    const auto e = static_cast<size_t>(x.e), m = static_cast<size_t>(x.m);
+    for (int64_t n = 0; n < x.b; ++n)
+      for (int64_t head = 0; head < x.h; ++head)
+        for (int64_t i = 0; i < x.l; ++i) {
+          const auto row = [&](int64_t t, int64_t length, int64_t width) {
+            return static_cast<size_t>(((n * length + t) * x.h + head) * width);
+          };
+          const size_t qi = row(i, x.l, x.e), yi = row(i, x.l, x.m);
+          const int64_t seen = x.causal ? std::min(x.keys(n), i + 1) : x.keys(n);
+          std::vector<double> p(static_cast<size_t>(seen), 0);
+          double normaliser = 1e-6, d = 0;
+          for (size_t j = 0; j < p.size(); ++j) {
+            const size_t kj = row(static_cast<int64_t>(j), x.s, x.e);
+            for (size_t c = 0; c < e; ++c) p[j] += q[qi + c] * k[kj + c];
+            normaliser += p[j];
+          }
+          for (size_t c = 0; c < m; ++c) {
+            for (size_t j = 0; j < p.size(); ++j)
+              y[yi + c] += p[j] / normaliser * v[row(static_cast<int64_t>(j), x.s, x.m) + c];
+            d += dy[yi + c] * y[yi + c];
+          }
+          for (size_t j = 0; j < p.size(); ++j) {
+            const size_t kj = row(static_cast<int64_t>(j), x.s, x.e), vj = row(static_cast<int64_t>(j), x.s, x.m);
+            double slope = -d;
+            for (size_t c = 0; c < m; ++c) {
+              slope += dy[yi + c] * v[vj + c];
+              dv[vj + c] += p[j] / normaliser * dy[yi + c];
+            }
+            for (size_t c = 0; c < e; ++c) {
+              dq[qi + c] += slope / normaliser * k[kj + c];
+              dk[kj + c] += slope / normaliser * q[qi + c];
+            }
+          }
+        }
+    const auto by_slope = [&x](std::vector<double>& dx, const std::vector<double>& at) {
+      for (size_t i = 0; i < dx.size(); ++i) dx[i] *= x.slope(at[i]);
+    };
+    by_slope(dq, doubles(x.q));
+    by_slope(dk, doubles(x.k));
+  }
+};
+
+void for_all_forms(const std::vector<std::array<int64_t, 6>>& sizes, const std::function<void(const Form&)>& f) {
+  for (const Device device : devices())
+    for (const auto& shape : sizes)
+      for (const bool causal : {false, true})
+        for (const FeatureMap map : {FeatureMap::elu_plus_one, FeatureMap::relu, FeatureMap::none})
+          for (const bool padded : {false, true}) {
+            CAPTURE(shape[0]);
+            CAPTURE(shape[1]);
+            CAPTURE(shape[4]);
+            CAPTURE(causal);
+            CAPTURE(static_cast<int>(map));
+            CAPTURE(padded);
+            f(Form(shape, causal, map, padded, device));
+          }
+}
+
+struct Results {
+  Tensor y, dq, dk, dv;
+  Results(const Form& x, const Tensor& dy) {
+    Tensor q = x.q, k = x.k, v = x.v;
+    for (Tensor* t : {&q, &k, &v}) t->set_wants_grad();
+    Tape tape;
+    y = x(q, k, v);
+    const Gradients gradients = tape.backward(matmul(reshape(y, Shape{1, y.size()}), reshape(dy, Shape{y.size(), 1})));
+    dq = gradients.of(q), dk = gradients.of(k), dv = gradients.of(v);
+  }
+};
+
+// B, L, S, H, E, M
+const std::vector<std::array<int64_t, 6>> forms = {
+    {1, 1, 1, 1, 1, 1},     {2, 31, 33, 3, 5, 7},    {1, 65, 3, 2, 33, 3},   {3, 33, 100, 1, 1, 31},
+    {4, 40, 64, 1, 32, 32}, {1, 130, 97, 2, 16, 48}, {2, 200, 300, 1, 4, 4}, {1, 40, 50, 1, 70, 66}};
 
 }  // namespace
+
+TEST_CASE(
+    "linear attention and its gradients equal their definitions, for all maps, causal and not, with keys left out") {
+  for_all_forms(forms, [](const Form& x) {
+    const Tensor dy = random_tensor(Shape{x.b, x.l, x.h, x.m}, 4, -1, 1, x.q.device());
+    const Results results(x, dy);
+    const Reference expected(x, doubles(dy));
+    check_close(results.y, expected.y, reduction);
+    check_close(results.dq, expected.dq, reduction);
+    check_close(results.dk, expected.dk, reduction);
+    check_close(results.dv, expected.dv, reduction);
+  });
+}
+
+TEST_CASE("linear attention's gradients by four-point differences, for all maps, causal and not, with keys left out") {
+  for_all_forms({{2, 5, 4, 3, 4, 2}}, [](const Form& x) {
+    check_gradients([&x](const auto& in) { return x(in[0], in[1], in[2]); }, {x.q, x.k, x.v});
+  });
+}
+
+TEST_CASE("whatever a key is that nobody sees, its gradient is 0, and a query that sees none gets zeros") {
+  for_all_forms({{3, 9, 11, 2, 3, 4}, {3, 70, 80, 1, 5, 33}}, [](Form x) {
+    if (!x.lengths) return;
+    for (Tensor* t : {&x.k, &x.v}) {
+      auto values = t->to_vector();
+      const int64_t row = t->shape()[2] * t->shape()[3];
+      for (int64_t n = 0; n < x.b; ++n)
+        std::fill(values.begin() + (n * x.s + x.keys(n)) * row, values.begin() + (n + 1) * x.s * row, NAN);
+      *t = Tensor(t->shape(), values, t->device());
+    }
+    const Results results(x, Tensor::full(Shape{x.b, x.l, x.h, x.m}, 1, x.q.device()));
+    for (const Tensor* t : {&results.y, &results.dq, &results.dk, &results.dv}) {
+      const auto values = t->to_vector();
+      CHECK(std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); }));
+    }
+    for (int64_t n = 0; n < x.b; ++n) {
+      const auto all_zero = [](const Tensor& t, int64_t first_row, int64_t end_row) {
+        const auto values = t.to_vector();
+        const int64_t row = t.shape()[2] * t.shape()[3];
+        return std::all_of(values.begin() + first_row * row, values.begin() + end_row * row,
+                           [](float value) { return value == 0; });
+      };
+      CHECK(all_zero(results.dk, n * x.s + x.keys(n), (n + 1) * x.s));
+      CHECK(all_zero(results.dv, n * x.s + x.keys(n), (n + 1) * x.s));
+      if (x.keys(n) == 0) {
+        CHECK(all_zero(results.y, n * x.l, (n + 1) * x.l));
+        CHECK(all_zero(results.dq, n * x.l, (n + 1) * x.l));
+      }
+    }
+  });
+}
+
+TEST_CASE("a query of the last position sees the same, causal or not") {
+  for (const Device device : devices()) {
+    const Case x(2, 70, 2, 5, 7, device);
+    const Tensor last = positions(linear_attention(x.q, x.k, x.v), x.l - 1, x.l);
+    check_close(full_linear_attention(positions(x.q, x.l - 1, x.l), x.k, x.v), doubles(last), reduction);
+  }
+}
+
+TEST_CASE("the number of threads changes how full_linear_attention cuts a sequence, not the result") {
+  const Form x({1, 300, 500, 1, 20, 12}, false, FeatureMap::elu_plus_one, true, Device::cpu);
+  const Tensor dy = random_tensor(Shape{x.b, x.l, x.h, x.m}, 4);
+  const Reference expected(x, doubles(dy));
+  const int threads = omp_get_max_threads();
+  for (const int count : {1, 2, 3, 8}) {
+    CAPTURE(count);
+    omp_set_num_threads(count);
+    const Results results(x, dy);
+    check_close(results.y, expected.y, reduction);
+    check_close(results.dk, expected.dk, reduction);
+    CHECK(results.dq.to_vector() == Results(x, dy).dq.to_vector());
+  }
+  omp_set_num_threads(threads);
+}
+
+TEST_CASE("full_linear_attention's memory beyond inputs, output and gradients does not grow with L or S") {
+  for (const Device device : devices()) {
+    const auto extra = [device](int64_t l, int64_t s) {
+      Form x({1, l, s, 1, 16, 16}, false, FeatureMap::elu_plus_one, false, device);
+      const Tensor dy = Tensor::full(Shape{1, l, 1, 16}, 1, device);
+      const int64_t before = memory_use(device).live;
+      reset_peak(device);
+      const Results results(x, dy);
+      return memory_use(device).peak - before - (3 * l + 2 * s) * 16 * static_cast<int64_t>(sizeof(float));
+    };
+    const int64_t at_512 = extra(512, 512);
+    CHECK_EQ(extra(4096, 512), at_512);
+    CHECK_EQ(extra(512, 4096), at_512);
+  }
+}
+
+TEST_CASE("with any map, the recurrent form is the parallel one") {
+  for (const Device device : devices())
+    for (const FeatureMap map : {FeatureMap::relu, FeatureMap::none}) {
+      const Form x({2, 20, 20, 3, 5, 7}, true, map, false, device);
+      const Tensor whole = x(x.q, x.k, x.v);
+      AttentionState state{Tensor::full(Shape{2, 3, 5, 7}, 0, device), Tensor::full(Shape{2, 3, 5}, 0, device)};
+      for (int64_t i = 0; i < x.l; ++i) {
+        const auto at = [i](const Tensor& t) { return positions(t, i, i + 1); };
+        check_close(linear_attention(at(x.q), at(x.k), at(x.v), &state, map), doubles(at(whole)), reduction);
+      }
+    }
+}
 
 TEST_CASE("linear_attention equals its definition") {
   for (const Device device : devices())
@@ -283,4 +527,43 @@ TEST_CASE("linear_attention names the shapes that do not match") {
       "linear_attention: k [2,8,3,4] does not match q [2,8,3,5]");
   AttentionState state{Tensor::full(Shape{2, 3, 5, 4}, 0), Tensor::full(Shape{2, 3, 5}, 0)};
   check_fails([&] { linear_attention(q, q, q, &state); }, "linear_attention: the state does not match");
+  state = {Tensor::full(Shape{2, 3, 5, 5}, 0), Tensor::full(Shape{2, 3, 5}, 0)};
+  const auto lengths = [](const std::vector<int32_t>& values) {
+    return Indices(Shape{static_cast<int64_t>(values.size())}, values);
+  };
+  check_fails(
+      [&] {
+        linear_attention(q, q, q, &state, FeatureMap::relu, lengths({1, 2}));
+      },
+      "linear_attention: lengths do not go with a state");
+  check_fails(
+      [&] {
+        linear_attention(q, q, q, nullptr, FeatureMap::relu, lengths({1, 2, 3}));
+      },
+      "linear_attention: lengths [3] are not one number for each of 2 sequences");
+}
+
+TEST_CASE("full_linear_attention names the shapes that do not match") {
+  const auto tensor = [](Shape shape) { return Tensor::full(shape, 0); };
+  const Tensor q = tensor({2, 8, 3, 5}), k = tensor({2, 6, 3, 5});
+  check_fails(
+      [&] {
+        full_linear_attention(tensor({2, 8, 15}), k, k);
+      },
+      "full_linear_attention: q [2,8,15] is not [B,L,H,E]");
+  check_fails(
+      [&] {
+        full_linear_attention(q, tensor({2, 6, 3, 4}), k);
+      },
+      "full_linear_attention: k [2,6,3,4] does not match q [2,8,3,5]");
+  check_fails(
+      [&] {
+        full_linear_attention(q, k, tensor({2, 7, 3, 5}));
+      },
+      "full_linear_attention: v [2,7,3,5] does not match k [2,6,3,5]");
+  check_fails(
+      [&] {
+        full_linear_attention(q, k, k, FeatureMap::none, Indices(Shape{2}, {1, 7}));
+      },
+      "full_linear_attention: length 7 of sequence 1 is not in [0, 6]");
 }
