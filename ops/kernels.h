@@ -124,7 +124,7 @@ constexpr float normaliser_eps = 1e-24f;
 enum class FeatureMap {
   elu_plus_one,  // elu(x) + 1, eq. 7
   relu,          // max(x, 0) + 1e-3
-  none           // x, which must be positive: a feature already
+  none           // x, which must be positive: a feature already, such as positive_random_features makes
 };
 
 // Causal linear attention with a feature map and the normaliser: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps).
@@ -153,6 +153,13 @@ KERNEL(full_linear_attention_forward(float* y, const float* q, const float* k, c
 KERNEL(full_linear_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* q,
                                       const float* k, const float* v, const int32_t* lengths, FeatureMap map,
                                       AttentionSizes sizes))
+
+// Positive random features (Choromanski et al. 2021) of x [rows,E] from its products p [rows,F] with the projection:
+// y[r,c] = exp(s p[r,c] - s^2 |x_r|^2 / 2) / sqrt(F), s = E^(-1/4). dx is what comes by way of the norm only.
+KERNEL(positive_random_features_forward(float* y, const float* p, const float* x, int64_t rows, int64_t features,
+                                        int64_t e))
+KERNEL(positive_random_features_backward(float* dp, float* dx, const float* dy, const float* y, const float* x,
+                                         int64_t rows, int64_t features, int64_t e))
 
 // Softmax attention, eq. 2: y_i = sum_j p_ij v_j, p_ij = softmax over j of q_i . k_j / sqrt(E). A query sees the keys
 // j < lengths[b] (null: all S), and if causal, where S is L, only those j <= i; one that sees none gets zeros.

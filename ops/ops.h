@@ -96,6 +96,13 @@ Tensor full_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                              FeatureMap map = FeatureMap::elu_plus_one,
                              const Indices& lengths = {});  // [B,L,H,E] [B,S,H,E] [B,S,H,M] . [B] -> [B,L,H,M]
 
+// Positive random features (Choromanski et al. 2021): f_c = exp(w_c . x' - |x'|^2 / 2) / sqrt(F), x' = x / E^(1/4),
+// with w_c the rows of the projection, which gets no gradient. For FeatureMap::none: then attention is softmax
+// attention but for what F features leave to chance. f_c is at most exp(|w_c|^2 / 2) / sqrt(F), whatever x.
+Tensor positive_random_features(const Tensor& x, const Tensor& projection);  // [...,E] [F,E] -> [...,F]
+// [F,E]: normal rows, made orthogonal E at a time, which leaves less to chance than independent ones.
+Tensor random_projection(int64_t features, int64_t e, Key key, Device device = Device::cpu);
+
 // Softmax attention, eq. 2: y_i = sum_j p_ij v_j, where p_ij is the softmax over j of q_i . k_j / sqrt(E); memory grows
 // with L, not with its square. A query sees the keys j < lengths[b] (empty: all S), and if causal, where S must be L,
 // only those j <= i; one that sees none gets zeros.

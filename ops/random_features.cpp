@@ -1,0 +1,107 @@
+// Positive random features (FAVOR+, Choromanski et al. 2021): features whose dot product is on average the exponential
+// of softmax attention. For normal w, E exp(w . u) = exp(|u|^2 / 2); with u = q + k,
+//
+//   exp(q . k) = E f(q) f(k),   f(x) = exp(w . x - |x|^2 / 2)
+//
+// and the mean is taken over the F rows of a projection. Softmax attention has q . k / sqrt(E): so each x is divided by
+// E^(1/4) before. Since w . x - |x|^2 / 2 = |w|^2 / 2 - |w - x|^2 / 2, no feature is larger than exp(|w|^2 / 2): none
+// overflows, whatever x, while |w|^2 < 177, and |w|^2 is E on average, with standard deviation sqrt(2 E). Nothing needs
+// to be subtracted for that; for keys, nothing could be without changing how they weigh against each other.
+//
+// With y the features, s = E^(-1/4) and p = x w^T, the rule of the exponential is dp = s dy y and, by way of the norm,
+// dx_r = -s^2 x_r sum_c dy_rc y_rc. The product has its own.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "engine/check.h"
+#include "ops/math.h"
+#include "ops/ops.h"
+
+namespace runnel {
+
+void cpu::positive_random_features_forward(float* y, const float* p, const float* x, int64_t rows, int64_t features,
+                                           int64_t e) {
+  const float scale = 1 / std::sqrt(std::sqrt(static_cast<float>(e)));
+  const float factor = 1 / std::sqrt(static_cast<float>(features));
+#pragma omp parallel for schedule(static) if (rows * features >= 1 << 15)
+  for (int64_t r = 0; r < rows; ++r) {
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < e; ++i) squares += x[r * e + i] * x[r * e + i];
+    const float shift = 0.5f * scale * scale * squares;
+#pragma omp simd
+    for (int64_t c = 0; c < features; ++c) y[r * features + c] = factor * fast_exp(scale * p[r * features + c] - shift);
+  }
+}
+
+void cpu::positive_random_features_backward(float* dp, float* dx, const float* dy, const float* y, const float* x,
+                                            int64_t rows, int64_t features, int64_t e) {
+  const float scale = 1 / std::sqrt(std::sqrt(static_cast<float>(e)));
+#pragma omp parallel for schedule(static) if (rows * features >= 1 << 15)
+  for (int64_t r = 0; r < rows; ++r) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < features; ++c) {
+      const float slope = dy[r * features + c] * y[r * features + c];
+      dp[r * features + c] = scale * slope;
+      sum += slope;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < e; ++i) dx[r * e + i] = -scale * scale * sum * x[r * e + i];
+  }
+}
+
+Tensor positive_random_features(const Tensor& x, const Tensor& projection) {
+  const Shape shape = x.shape();
+  check(shape.rank() >= 1 && shape[-1] > 0, "positive_random_features: x ", shape, " is not [...,E]");
+  const int64_t e = shape[-1];
+  check(
+      projection.shape().rank() == 2 && projection.shape() == Shape{projection.shape()[0], e} && projection.size() > 0,
+      "positive_random_features: projection ", projection.shape(), " is not [F,", e, "] as x ", shape, " asks for");
+  const int64_t features = projection.shape()[0], rows = x.size() / e;
+  const Tensor p = linear(x, projection, {});
+  Tensor y(p.shape(), x.device());
+  DISPATCH(x.device(), positive_random_features_forward(y.data(), p.data(), x.data(), rows, features, e));
+  return record("positive_random_features", {p, x}, y, [=](const Tensor& dy) -> std::vector<Tensor> {
+    Tensor dp(y.shape(), y.device()), dx(x.shape(), x.device());
+    DISPATCH(x.device(),
+             positive_random_features_backward(dp.data(), dx.data(), dy.data(), y.data(), x.data(), rows, features, e));
+    return {dp, dx};
+  });
+}
+
+// Gram and Schmidt take the lengths away; those of other normal rows are put in their place, so that each row by itself
+// is a normal one.
+Tensor random_projection(int64_t features, int64_t e, Key key, Device device) {
+  check(features > 0 && e > 0, "random_projection: [", features, ",", e, "] has no numbers");
+  const auto normal_row = [e](Key from, int64_t r) {
+    std::vector<double> row;
+    for (int64_t i = 0; i < e; ++i) row.push_back(static_cast<double>(from.normal(static_cast<uint64_t>(r * e + i))));
+    return row;
+  };
+  const auto dot = [](const std::vector<double>& a, const std::vector<double>& b) {
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+    return sum;
+  };
+  std::vector<float> projection;
+  std::vector<std::vector<double>> block;  // orthonormal
+  for (int64_t r = 0; r < features; ++r) {
+    if (r % e == 0) block.clear();
+    std::vector<double> row = normal_row(key.fold(0), r);
+    for (const std::vector<double>& other : block) {
+      const double along = dot(row, other);
+      for (size_t i = 0; i < row.size(); ++i) row[i] -= along * other[i];
+    }
+    const double length = std::sqrt(dot(row, row));
+    for (double& number : row) number /= length;
+    const std::vector<double> measure = normal_row(key.fold(1), r);
+    const double new_length = std::sqrt(dot(measure, measure));
+    for (const double number : row) projection.push_back(static_cast<float>(new_length * number));
+    block.push_back(std::move(row));
+  }
+  return Tensor(Shape{features, e}, projection, device);
+}
+
+}  // namespace runnel
