@@ -70,7 +70,7 @@ std::vector<Kernel> kernels(Device device) {
   for (uint64_t i = 0; i < rows; ++i) key_list.push_back(Key{i});
   const Keys keys(Shape{rows}, key_list, device);
   const Dropout dropped{0.1f, Key{9}}, none{};
-  const AttentionSizes softmax{batch, length, length, heads, e, e, true};
+  const AttentionSizes sizes{batch, length, length, heads, e, e, true};
   const double N = n, R = rows, D = d, F = f, S = sequences, L = length, E = e, V = vocabulary, K = components;
   const double scores = S * L * (L + 1) / 2;
 
@@ -122,10 +122,17 @@ std::vector<Kernel> kernels(Device device) {
        nullptr, batch, length, heads, e, e);
   CASE(8 * N, 12 * N * E, linear_attention_backward, x0.data(), x1.data(), x2.data(), g.data(), a.data(), a.data(),
        b.data(), c.data(), nullptr, nullptr, batch, length, heads, e, e);
+  CASE(4 * N, 4 * N * E, full_linear_attention_forward, x0.data(), a.data(), b.data(), c.data(), nullptr,
+       FeatureMap::elu_plus_one, sizes);
+  CASE(8 * N, 12 * N * E, full_linear_attention_backward, x0.data(), x1.data(), x2.data(), g.data(), a.data(), a.data(),
+       b.data(), c.data(), nullptr, FeatureMap::elu_plus_one, sizes);
+  CASE(3 * N, 5 * N, positive_random_features_forward, x0.data(), a.data(), b.data(), rows * heads, e, e);
+  CASE(5 * N, 5 * N, positive_random_features_backward, x0.data(), x1.data(), g.data(), a.data(), b.data(),
+       rows * heads, e, e);
   CASE(4 * N, 4 * scores * E, softmax_attention_forward, x0.data(), l.data(), a.data(), b.data(), c.data(), nullptr,
-       softmax);
+       sizes);
   CASE(8 * N, 10 * scores * E, softmax_attention_backward, x0.data(), x1.data(), x2.data(), g.data(), a.data(),
-       l.data(), a.data(), b.data(), c.data(), nullptr, softmax);
+       l.data(), a.data(), b.data(), c.data(), nullptr, sizes);
   CASE(2 * S * L * E, 4 * S * L * E, softmax_attention_step, x0.data(), cache_k.data(), cache_v.data(), a.data(),
        b.data(), c.data(), position.data(), sequences, length, e, e);
   const Lsh lsh{};

@@ -147,7 +147,7 @@ struct AttentionSizes {
 };
 
 // Linear attention where every query sees all keys j < lengths[b] (null: all S), eq. 5 and 6: one state for all,
-// y_i = phi(q_i)^T S / (phi(q_i)^T Z + 1e-6). q [B,L,H,E], k [B,S,H,E], v [B,S,H,M], y [B,L,H,M].
+// y_i = phi(q_i)^T S / (phi(q_i)^T Z + eps). q [B,L,H,E], k [B,S,H,E], v [B,S,H,M], y [B,L,H,M].
 KERNEL(full_linear_attention_forward(float* y, const float* q, const float* k, const float* v, const int32_t* lengths,
                                      FeatureMap map, AttentionSizes sizes))
 KERNEL(full_linear_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* q,

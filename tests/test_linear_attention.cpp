@@ -154,7 +154,7 @@ struct Reference {
           const size_t qi = row(i, x.l, x.e), yi = row(i, x.l, x.m);
           const int64_t seen = x.causal ? std::min(x.keys(n), i + 1) : x.keys(n);
           std::vector<double> p(static_cast<size_t>(seen), 0);
-          double normaliser = 1e-6, d = 0;
+          double normaliser = normaliser_eps, d = 0;
           for (size_t j = 0; j < p.size(); ++j) {
             const size_t kj = row(static_cast<int64_t>(j), x.s, x.e);
             for (size_t c = 0; c < e; ++c) p[j] += q[qi + c] * k[kj + c];
