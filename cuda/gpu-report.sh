@@ -28,15 +28,16 @@ for tool in memcheck racecheck synccheck initcheck; do
 done
 
 echo "== benchmarks"
-for what in attention training generation; do
+for what in attention training generation kernels; do
   for precision in f32 tf32; do
     ./runnel bench $what --device cuda --precision $precision 2>&1 | tee "$log/$what" || status=1
     while IFS= read -r line; do row "$what, $precision" "$line"; done <"$log/$what"
   done
 done
 for length in 784 3072; do
-  line=$(./runnel bench attention --device cuda --batch 10 --shortest $length --longest $length | tail -n 1) || status=1
-  row "attention, B 10, H 8, L $length" "$line"
+  ./runnel bench attention --device cuda --batch 10 --shortest $length --longest $length >"$log/attention" || status=1
+  while IFS= read -r line; do row "attention, B 10, H 8, L $length" "$line"; done \
+    < <(grep -E '^(linear|softmax|lsh-.) ' "$log/attention")
 done
 
 printf '\n| what | result |\n| --- | --- |\n'
