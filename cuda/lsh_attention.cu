@@ -42,8 +42,9 @@ __global__ void __launch_bounds__(hash_threads)
   const int e = q.width, row = e + 1;
   Shared shared;
   float* const rows = shared.take<float>(static_cast<unsigned>(hash_threads * row));
-  const int64_t blocks = (length + hash_threads - 1) / hash_threads, sequences = gridDim.x / blocks;
-  const int64_t n = blockIdx.x / blocks, first = blockIdx.x % blocks * hash_threads, round = blockIdx.y;
+  const auto blocks = static_cast<unsigned>((length + hash_threads - 1) / hash_threads);
+  const int64_t sequences = gridDim.x / blocks, n = blockIdx.x / blocks, round = blockIdx.y;
+  const int64_t first = static_cast<int64_t>(blockIdx.x % blocks) * hash_threads;
   const int thread = static_cast<int>(threadIdx.x);
   q.select(n, heads);
   rotations += (round * heads + n % heads) * e * half;
@@ -154,7 +155,7 @@ __device__ float row_sum(float x) {
 // Shared: all of the rows' a (and g); of one tile of the other side a slice of b (and h), c, weights; what 32 queries,
 //         the rows or the others, see, and two numbers of each.
 template <class Tile, Result result>
-__global__ void __launch_bounds__(loaders) lsh_attention_kernel(Attention x) {
+__global__ void __launch_bounds__(loaders, 4) lsh_attention_kernel(Attention x) {
   constexpr bool online = result == Result::y, keys = rows_are_keys(result), slopes = uses_slopes(result);
   const int slices = (x.a.width + tile - 1) / tile, slices_g = slopes ? (x.g.width + tile - 1) / tile : 0;
 
@@ -434,9 +435,8 @@ void lsh_hash(int32_t* buckets, const float* q, const float* rotations, int64_t 
 void lsh_sort(int32_t* order, int32_t* begin, int32_t* end, const int32_t* buckets, int64_t sequences, int64_t length,
               Lsh lsh, bool causal) {
   const unsigned warps = static_cast<unsigned>(std::min<int64_t>(lsh.buckets, 32));
-  launch(
-      "lsh_sort", lsh_sort_kernel,
-      Grid{dim3(static_cast<unsigned>(sequences)), dim3(32 * warps), SharedBytes().add<int>(lsh.buckets).bytes()},
+  launch("lsh_sort", lsh_sort_kernel,
+         Grid{dim3(static_cast<unsigned>(sequences)), dim3(32 * warps), SharedBytes().add<int>(lsh.buckets).bytes()},
          order, begin, end, buckets, static_cast<int>(length), static_cast<int>(lsh.buckets),
          static_cast<int>(lsh.chunk), causal);
 }

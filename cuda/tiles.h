@@ -69,19 +69,11 @@ class Fetched {
   // Positions [first, first + 32) and columns [column, column + 32); positions from `end` on are zero.
   __device__ void fetch(const Rows<const float>& rows, int64_t first, int64_t end, int column) {
     const int64_t position = first + row();
-    fetch_row(rows, position < end ? position : -1, column);
+    load(rows, position, position < end ? rows.width - column : 0, column);
   }
   // The same where each thread knows the position of its row; -1 for none.
   __device__ void fetch_row(const Rows<const float>& rows, int64_t position, int column) {
-    width_ = position >= 0 ? rows.width - column : 0;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int at = part(half);
-      if (at < width_)
-        x_[half] = rows.load(position, column + at);
-      else
-        x_[half] = {};
-    }
+    load(rows, position, position >= 0 ? rows.width - column : 0, column);
   }
   // to[row,column] = map(x), or, transposed, to[column,row] = map(x); zero where there is nothing.
   template <int stride, class Map>
@@ -101,6 +93,17 @@ class Fetched {
   __device__ static int row() { return static_cast<int>(threadIdx.x) / 4; }
 
  private:
+  __device__ void load(const Rows<const float>& rows, int64_t position, int width, int column) {
+    width_ = width;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int at = part(half);
+      if (at < width_)
+        x_[half] = rows.load(position, column + at);
+      else
+        x_[half] = {};
+    }
+  }
   __device__ static int part(int half) { return 16 * half + 4 * (static_cast<int>(threadIdx.x) % 4); }
   template <class Map>
   __device__ Piece<4> mapped(int half, Map map) const {
