@@ -120,8 +120,7 @@ struct Reference {
     }
   }
 
-  // The sum over rounds, weighted by their normalisers, of softmax sums is one softmax sum over the pairs of all
-  // rounds.
+  // Softmax sums of rounds, weighted by their normalisers, are one softmax sum over the pairs of all rounds.
   void add_sequence(const Case& x, const std::vector<double>& dy, int64_t n) {
     const auto l = static_cast<size_t>(x.l), e = static_cast<size_t>(x.e), m = static_cast<size_t>(x.m);
     std::vector<double> largest(l, -1e300), total(l, 0), d(l, 0), dk(l * e, 0);
@@ -160,10 +159,10 @@ struct Shapes {
   Lsh lsh;                       // rounds, buckets, chunk
 };
 const std::vector<Shapes> shapes = {
-    {{1, 1, 1, 1, 1}, {1, 2, 1}},      {{2, 31, 3, 5, 7}, {3, 4, 40}},     {{1, 98, 2, 16, 33}, {1, 8, 29}},
-    {{2, 64, 2, 32, 32}, {4, 6, 16}},  {{1, 130, 2, 33, 3}, {3, 2, 29}},   {{1, 70, 1, 8, 16}, {2, 64, 1}},
-    {{1, 83, 1, 16, 48}, {3, 4, 70}},  {{1, 65, 1, 256, 200}, {2, 4, 37}}, {{1, 300, 1, 4, 4}, {1, 2, 256}},
-    {{3, 100, 1, 70, 6}, {1, 34, 12}},
+    {{1, 1, 1, 1, 1}, {1, 2, 1}},     {{2, 31, 3, 5, 7}, {3, 4, 40}},    {{1, 98, 2, 16, 33}, {1, 8, 29}},
+    {{1, 64, 1, 32, 32}, {2, 6, 16}}, {{1, 98, 1, 33, 3}, {3, 2, 29}},   {{1, 70, 1, 8, 16}, {2, 64, 1}},
+    {{1, 75, 1, 16, 5}, {2, 4, 70}},  {{1, 34, 1, 256, 200}, {1, 2, 9}}, {{1, 260, 1, 4, 4}, {1, 2, 256}},
+    {{3, 40, 1, 70, 6}, {1, 34, 12}},
 };
 
 void for_all(const std::vector<Shapes>& some, const std::function<void(const Case&)>& f) {
@@ -303,8 +302,9 @@ TEST_CASE("lsh_attention with one bucket is softmax attention to the keys before
 
 TEST_CASE("lsh_attention's gradients by four-point differences") {
   constexpr double h = 0.02;
-  for_all({{{2, 6, 2, 4, 3}, {2, 4, 4}}}, [](const Case& example) {
-    // Queries that stay in their buckets if one of their numbers moves by 2 h.
+  for_all({{{1, 6, 1, 3, 2}, {2, 4, 4}}}, [](const Case& example) {
+    // Queries that stay in their buckets if one of their numbers moves by 2 h: no projection moves by more than that
+    // times the largest number of the rotations.
     Case x = example;
     std::vector<float> q;
     double widest = 0;
@@ -325,14 +325,7 @@ TEST_CASE("lsh_attention's gradients by four-point differences") {
     x.q = Tensor(x.q.shape(), q, x.q.device());
     const std::vector<int32_t> buckets = find_buckets(x);
     REQUIRE(std::set<int32_t>(buckets.begin(), buckets.end()).size() > 2);
-    check_gradients(
-        [&](const auto& in) {
-          Case moved = x;
-          moved.q = in[0];
-          REQUIRE(find_buckets(moved) == buckets);
-          return lsh_attention(in[0], in[1], x.lsh, key, x.causal);
-        },
-        {x.q, x.v}, h);
+    check_gradients([&x](const auto& in) { return lsh_attention(in[0], in[1], x.lsh, key, x.causal); }, {x.q, x.v}, h);
   });
 }
 
