@@ -186,11 +186,14 @@ struct Reference {
   }
 };
 
-void for_all_forms(const std::vector<std::array<int64_t, 6>>& sizes, const std::function<void(const Form&)>& f) {
+const std::vector<FeatureMap> all_maps = {FeatureMap::elu_plus_one, FeatureMap::relu, FeatureMap::none};
+
+void for_all_forms(const std::vector<std::array<int64_t, 6>>& sizes, const std::vector<FeatureMap>& maps,
+                   const std::function<void(const Form&)>& f) {
   for (const Device device : devices())
     for (const auto& shape : sizes)
       for (const bool causal : {false, true})
-        for (const FeatureMap map : {FeatureMap::elu_plus_one, FeatureMap::relu, FeatureMap::none})
+        for (const FeatureMap map : maps)
           for (const bool padded : {false, true}) {
             CAPTURE(shape[0]);
             CAPTURE(shape[1]);
@@ -215,15 +218,17 @@ struct Results {
 };
 
 // B, L, S, H, E, M
-const std::vector<std::array<int64_t, 6>> forms = {
-    {1, 1, 1, 1, 1, 1},     {2, 31, 33, 3, 5, 7},    {1, 65, 3, 2, 33, 3},   {3, 33, 100, 1, 1, 31},
-    {4, 40, 64, 1, 32, 32}, {1, 130, 97, 2, 16, 48}, {2, 200, 300, 1, 4, 4}, {1, 40, 50, 1, 70, 66}};
+const std::vector<std::array<int64_t, 6>> small_forms = {{1, 1, 1, 1, 1, 1}, {3, 31, 33, 2, 5, 7}};
+const std::vector<std::array<int64_t, 6>> forms = {{1, 65, 3, 2, 33, 3},
+                                                   {3, 33, 100, 1, 1, 31},
+                                                   {2, 40, 64, 1, 32, 32},
+                                                   {1, 130, 97, 1, 16, 48},
+                                                   {1, 40, 50, 1, 70, 66}};
 
 }  // namespace
 
-TEST_CASE(
-    "linear attention and its gradients equal their definitions, for all maps, causal and not, with keys left out") {
-  for_all_forms(forms, [](const Form& x) {
+TEST_CASE("linear attention and its gradients equal their definitions, for all maps and forms") {
+  const auto check_form = [](const Form& x) {
     const Tensor dy = random_tensor(Shape{x.b, x.l, x.h, x.m}, 4, -1, 1, x.q.device());
     const Results results(x, dy);
     const Reference expected(x, doubles(dy));
@@ -231,17 +236,20 @@ TEST_CASE(
     check_close(results.dq, expected.dq, reduction);
     check_close(results.dk, expected.dk, reduction);
     check_close(results.dv, expected.dv, reduction);
-  });
+  };
+  for_all_forms(small_forms, all_maps, check_form);
+  for_all_forms(forms, {FeatureMap::elu_plus_one}, check_form);
 }
 
-TEST_CASE("linear attention's gradients by four-point differences, for all maps, causal and not, with keys left out") {
-  for_all_forms({{2, 5, 4, 3, 4, 2}}, [](const Form& x) {
+TEST_CASE("linear attention's gradients by four-point differences, for all maps and forms") {
+  for_all_forms({{2, 4, 3, 2, 3, 2}}, all_maps, [](const Form& x) {
+    if (x.q.device() == Device::cuda && cuda_is_stand_in()) return;  // slow, and the definitions have been looked at
     check_gradients([&x](const auto& in) { return x(in[0], in[1], in[2]); }, {x.q, x.k, x.v});
   });
 }
 
 TEST_CASE("whatever a key is that nobody sees, its gradient is 0, and a query that sees none gets zeros") {
-  for_all_forms({{3, 9, 11, 2, 3, 4}, {3, 70, 80, 1, 5, 33}}, [](Form x) {
+  for_all_forms({{3, 40, 35, 1, 3, 33}}, all_maps, [](Form x) {
     if (!x.lengths) return;
     for (Tensor* t : {&x.k, &x.v}) {
       auto values = t->to_vector();
@@ -315,9 +323,9 @@ TEST_CASE("full_linear_attention's memory beyond inputs, output and gradients do
 TEST_CASE("with any map, the recurrent form is the parallel one") {
   for (const Device device : devices())
     for (const FeatureMap map : {FeatureMap::relu, FeatureMap::none}) {
-      const Form x({2, 20, 20, 3, 5, 7}, true, map, false, device);
+      const Form x({1, 5, 5, 2, 5, 7}, true, map, false, device);
       const Tensor whole = x(x.q, x.k, x.v);
-      AttentionState state{Tensor::full(Shape{2, 3, 5, 7}, 0, device), Tensor::full(Shape{2, 3, 5}, 0, device)};
+      AttentionState state{Tensor::full(Shape{1, 2, 5, 7}, 0, device), Tensor::full(Shape{1, 2, 5}, 0, device)};
       for (int64_t i = 0; i < x.l; ++i) {
         const auto at = [i](const Tensor& t) { return positions(t, i, i + 1); };
         check_close(linear_attention(at(x.q), at(x.k), at(x.v), &state, map), doubles(at(whole)), reduction);

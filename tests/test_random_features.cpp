@@ -48,10 +48,10 @@ TEST_CASE("positive_random_features equals its definition") {
 
 TEST_CASE("positive_random_features's gradients by four-point differences") {
   for (const Device device : devices())
-    for (const auto& [features, e] : {std::array<int64_t, 2>{6, 3}, {40, 35}}) {
+    for (const auto& [features, e] : {std::array<int64_t, 2>{6, 3}, {40, 9}}) {
       const Tensor w = random_projection(features, e, Key{2}, device);
       check_gradients([&w](const auto& in) { return positive_random_features(in[0], w); },
-                      {random_tensor(Shape{2, 3, e}, 1, -1, 1, device)});
+                      {random_tensor(Shape{2, e}, 1, -1, 1, device)});
     }
 }
 
@@ -107,17 +107,19 @@ TEST_CASE("linear attention on positive random features approaches softmax atten
       return std::max(std::sqrt(mean_square(y)), std::sqrt(mean_square(y_full)));
     };
     // A weight e^(q . k) is estimated with a standard deviation of some 1.6 / sqrt(F) of itself, 3.5% at F = 2048,
-    // which the mean over keys brings down further; v is at most 1.
-    const double few = error(32), many = error(2048);
-    CHECK_LE(many, 0.02);
-    CHECK_LE(many, few / 3);  // it should be an eighth
+    // which the mean over keys brings down further; v is at most 1. On CUDA, F is limited by the memory of a
+    // multiprocessor.
+    const int64_t most = device == Device::cpu ? 2048 : 256;
+    const double few = error(most / 64), many = error(most);
+    CHECK_LE(many, 0.9 / std::sqrt(static_cast<double>(most)));  // 0.02 with 2048
+    CHECK_LE(many, few / 3);                                     // it should be an eighth
   }
 }
 
 TEST_CASE("the gradient goes through positive random features and linear attention") {
   for (const Device device : devices()) {
     const Tensor w = random_projection(8, 3, Key{4}, device);
-    const Shape shape{1, 5, 2, 3};
+    const Shape shape{1, 3, 1, 3};
     check_gradients(
         [&w](const auto& in) {
           return linear_attention(positive_random_features(in[0], w), positive_random_features(in[1], w), in[2],
