@@ -58,7 +58,7 @@ std::vector<Kernel> kernels(Device device) {
   const Tensor a = floats({n}), b = floats({n}), c = floats({n}), g = floats({n}), bias = floats({f}),
                wide = floats({rows, f});
   const Tensor w = floats({f, d}), table = floats({256, d / 2}), code = floats({length, d / 2});
-  const Tensor logits = floats({rows, 3 * components}), state = floats({sequences, e, e}), z = floats({sequences, e});
+  const Tensor logits = floats({rows, 3 * components});
   Tensor y_wide(Shape{rows, f}, device), weight_gradient(Shape{f, d}, device), small0(Shape{f * d}, device),
       small1(Shape{f}, device);
   Tensor mean = floats({rows}), rstd = Tensor::full({rows}, 1, device), l = floats({rows * heads});
