@@ -9,8 +9,8 @@
 // The published rule lets a query see itself with its score lowered by 1e5, and weighs the rounds by their normalisers
 // e^(l_i^r). Lowered so far, e^x is 0 in float32, unless nothing else is seen in any round: then y_i = v_i. And since
 //
-//   y_i = sum_r e^(l_i^r - l_i) sum_j e^(x_ij - l_i^r) v_j = sum_r sum_j e^(x_ij - l_i) v_j,   x_ij = q_i . k_j /
-//   sqrt(E)
+//   x_ij = q_i . k_j / sqrt(E)
+//   y_i = sum_r e^(l_i^r - l_i) sum_j e^(x_ij - l_i^r) v_j = sum_r sum_j e^(x_ij - l_i) v_j
 //
 // rounds are only more keys: the online softmax of softmax_attention.cpp goes on through all of them. Beside y it keeps
 // l_i = log sum_r sum_j e^x_ij, from which backward finds p_ij = e^(x_ij - l_i) again:
