@@ -36,7 +36,7 @@ struct Kernel {
   std::function<void()> run;
 };
 
-// The kernels of the contract, in its order. What they work on lives as long as they do.
+// The kernels of the contract. Each keeps what it works on: the lambdas copy tensors, whose storage is shared.
 std::vector<Kernel> kernels(Device device) {
   constexpr int64_t batch = 64, length = 128, heads = 8, e = 32, rows = batch * length, d = heads * e, f = 1024;
   constexpr int64_t vocabulary = 11, components = 10, sequences = batch * heads, n = rows * d;
@@ -142,7 +142,6 @@ std::vector<Kernel> kernels(Device device) {
   Indices order(Shape{lists * length}, device), begin(Shape{lists * length}, device),
       end(Shape{lists * length}, device);
   DISPATCH(device, lsh_sort(order.data(), begin.data(), end.data(), buckets.data(), lists, length, lsh, true));
-  const LshPlaces places{order.data(), begin.data(), end.data()};
   const LshSizes lsh_sizes{batch, length, heads, e, e, lsh};
   const double hashed = static_cast<double>(lists * length), half = static_cast<double>(lsh.buckets / 2);
   const double seen = hashed * static_cast<double>(lsh.chunk);  // at most twice as many
@@ -150,17 +149,21 @@ std::vector<Kernel> kernels(Device device) {
   CASE(N + hashed, 2 * hashed * E * half, lsh_hash, buckets.data(), a.data(), rotations.data(), batch, length, heads, e,
        lsh);
   CASE(4 * hashed, hashed, lsh_sort, order.data(), begin.data(), end.data(), buckets.data(), lists, length, lsh, true);
-  CASE(3 * N, 4 * seen * E, lsh_attention_forward, x0.data(), l.data(), a.data(), b.data(), places, lsh_sizes);
+  CASE(3 * N, 4 * seen * E, lsh_attention_forward, x0.data(), l.data(), a.data(), b.data(),
+       (LshPlaces{order.data(), begin.data(), end.data()}), lsh_sizes);
   CASE(6 * N, 10 * seen * E, lsh_attention_backward, x0.data(), x1.data(), g.data(), a.data(), l.data(), a.data(),
-       b.data(), places, lsh_sizes);
+       b.data(), (LshPlaces{order.data(), begin.data(), end.data()}), lsh_sizes);
 #undef CASE
-  const std::vector<RAdamTensor> tensors{{x0.data(), x1.data(), x2.data(), g.data(), n}};
   const RAdamStep step{
       .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .decay = 0, .size = 0, .adaptive = true, .clip = 1, .global_clip = 0};
-  all.push_back({"sums_of_squares", N, 2 * N,
-                 [=]() mutable { DISPATCH(device, sums_of_squares(small1.data(), tensors.data(), 1)); }});
-  all.push_back({"radam_step", 7 * N, 12 * N,
-                 [=]() mutable { DISPATCH(device, radam_step(tensors.data(), 1, small1.data(), step)); }});
+  all.push_back({"sums_of_squares", N, 2 * N, [=]() mutable {
+                   const RAdamTensor tensor{x0.data(), x1.data(), x2.data(), g.data(), n};
+                   DISPATCH(device, sums_of_squares(small1.data(), &tensor, 1));
+                 }});
+  all.push_back({"radam_step", 7 * N, 12 * N, [=]() mutable {
+                   const RAdamTensor tensor{x0.data(), x1.data(), x2.data(), g.data(), n};
+                   DISPATCH(device, radam_step(&tensor, 1, small1.data(), step));
+                 }});
   return all;
 }
 
