@@ -109,7 +109,8 @@ int bench_generation(GenerationOptions& o) {
         rate = static_cast<double>(count) / seconds;
         best = count;
       }
-      const double next = 8 * seconds * (row.stateful ? 1 : static_cast<double>(o.positions) / 783);
+      const double next =
+          8 * seconds * (row.stateful ? 1 : static_cast<double>(o.positions) / static_cast<double>(config.max_length));
       if (next > o.limit) break;
     }
     if (rate_of_softmax == 0) rate_of_softmax = rate, one_of_softmax = one;
