@@ -1,4 +1,5 @@
-// Where the numbers come from: the copy task as the authors define it, IDX files whole and damaged, drawn digits.
+// Where the numbers come from: the copy task as the authors define it, the files of MNIST and CIFAR-10 whole and
+// damaged, fetching them, drawn digits.
 
 #include <unistd.h>
 #include <zlib.h>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <set>
 
+#include "datasets/cifar10.h"
 #include "datasets/copy_task.h"
 #include "datasets/mnist.h"
 #include "datasets/synthetic_digits.h"
@@ -242,18 +244,18 @@ TEST_CASE("mnist: what is no file, and where data is looked for") {
   if (variable) setenv("RUNNEL_DATA", before.c_str(), 1);
 }
 
+// The directory with the real data set that has this subfolder, if there is one.
+std::optional<fs::path> real_data(const std::string& name, const std::string& subfolder) {
+  for (const fs::path& folder :
+       {data_directory(), fs::path("data"), source_dir() / "data", source_dir() / "../shared/data"})
+    if (fs::exists(folder / subfolder)) return folder;
+  MESSAGE("skipped: 1 test, no " << name << " in $RUNNEL_DATA, ./data or ../shared/data");
+  return {};
+}
+
 TEST_CASE("mnist: the real one has its known mean, deviation and labels") {
-  const auto find = []() -> std::optional<fs::path> {
-    for (const fs::path& folder : {data_directory(), fs::path("data"), source_dir() / "data",
-                                   source_dir() / "../shared/data"})
-      if (fs::exists(folder / "mnist")) return folder;
-    return {};
-  };
-  const std::optional<fs::path> folder = find();
-  if (!folder) {
-    MESSAGE("skipped: 1 test, no MNIST in $RUNNEL_DATA, ./data or ../shared/data");
-    return;
-  }
+  const std::optional<fs::path> folder = real_data("MNIST", "mnist");
+  if (!folder) return;
   const ImageSet train = load_mnist(*folder, Split::train), test = load_mnist(*folder, Split::test);
   CHECK(train.count == 60000);
   CHECK(test.count == 10000);
@@ -267,6 +269,110 @@ TEST_CASE("mnist: the real one has its known mean, deviation and labels") {
   CHECK(std::abs(std::sqrt(squares / static_cast<double>(train.pixels.size()) - mean * mean) - 0.3081) < 5e-5);
   CHECK(std::vector<uint8_t>(train.labels.begin(), train.labels.begin() + 5) == std::vector<uint8_t>{5, 0, 4, 1, 9});
   CHECK(std::vector<uint8_t>(test.labels.begin(), test.labels.begin() + 5) == std::vector<uint8_t>{7, 2, 1, 0, 4});
+}
+
+constexpr size_t plane = 32 * 32;
+
+// CIFAR-10's bytes for images with these labels; channel c of pixel p of image i is 50 i + 5 c + p.
+std::string records(const std::vector<int>& labels) {
+  std::string bytes;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    bytes += static_cast<char>(labels[i]);
+    for (size_t c = 0; c < 3; ++c)
+      for (size_t p = 0; p < plane; ++p) bytes += static_cast<char>(50 * i + 5 * c + p);
+  }
+  return bytes;
+}
+
+TEST_CASE("cifar10: read from the folder or its subfolders, gzip'd or not, r g b side by side") {
+  for (const std::string folder : {"", "cifar10", "cifar-10-batches-bin"})
+    for (const bool gzip : {false, true}) {
+      CAPTURE(folder);
+      CAPTURE(gzip);
+      const Folder data;
+      fs::create_directories(data.path / folder);
+      const auto path = [&](const std::string& stem) {
+        return data.path / folder / (stem + (gzip ? ".bin.gz" : ".bin"));
+      };
+      const auto put = gzip ? write_gzip : write_file;
+      for (int i = 1; i <= 5; ++i) put(path("data_batch_" + std::to_string(i)), records({i, 9 - i}));
+      const ImageSet set = load_cifar10(data.path, Split::train);
+      CHECK(set.name == "CIFAR-10 (train)");
+      CHECK(set.count == 10);
+      CHECK(set.height == 32);
+      CHECK(set.width == 32);
+      CHECK(set.channels == 3);
+      CHECK(set.labels == std::vector<uint8_t>{1, 8, 2, 7, 3, 6, 4, 5, 5, 4});
+      bool right = set.pixels.size() == 10 * 3 * plane;
+      for (size_t at = 0; right && at < set.pixels.size(); ++at) {
+        const size_t i = at / (3 * plane) % 2, p = at % (3 * plane) / 3, c = at % 3;
+        right = set.pixels[at] == static_cast<uint8_t>(50 * i + 5 * c + p);
+      }
+      CHECK(right);
+      check_fails([&] { load_cifar10(data.path, Split::test); }, "CIFAR-10: no test_batch.bin (or .gz) in ");
+      check_fails([&] { load_cifar10(data.path, Split::test); }, "datasets/download.sh cifar10 " + data.path.string());
+      put(path("test_batch"), records({0}));
+      CHECK(load_cifar10(data.path, Split::test).labels == std::vector<uint8_t>{0});
+      fs::remove(path("data_batch_4"));
+      check_fails([&] { load_cifar10(data.path, Split::train); }, "CIFAR-10: no data_batch_4.bin");
+    }
+  check_fails([] { load_cifar10("no such folder", Split::train); }, "no such folder/cifar-10-batches-bin");
+}
+
+TEST_CASE("cifar10: a damaged file is named, with what is wrong and what to do") {
+  const Folder data;
+  const fs::path plain = data.path / "test_batch.bin", zipped = data.path / "test_batch.bin.gz";
+  const auto check_damaged = [&](const fs::path& path, const std::string& words) {
+    check_fails([&] { load_cifar10(data.path, Split::test); }, path.string() + ": " + words);
+    check_fails([&] { load_cifar10(data.path, Split::test); }, "fetch it again with: datasets/download.sh cifar10");
+  };
+  const std::string good = records({3, 9});
+  const struct {
+    std::string bytes, words;
+  } cases[] = {
+      {"", "holds no images"},
+      {good.substr(0, 3072), "truncated: its 3072 bytes end inside image number 0"},
+      {good + "x", "truncated: its 6147 bytes end inside image number 2"},
+      {std::string(10000 * 3073 + 1, '\1'), "longer than 10000 images of 3073 bytes"},
+      {records({9, 10}), "the label of image number 1 is 10, above 9"},
+      {"\x1f\x8b garbage that pretends to be gzip", "damaged gzip data"},
+  };
+  for (const auto& c : cases) {
+    write_file(plain, c.bytes);
+    check_damaged(plain, c.words);
+  }
+  fs::remove(plain);
+  write_gzip(zipped, good);
+  const std::string whole = read_file(zipped);
+  write_file(zipped, whole.substr(0, whole.size() / 2));
+  check_damaged(zipped, "truncated: its gzip data ends early");
+  std::string flipped = whole;
+  flipped[whole.size() - 6] ^= 1;  // in the sum
+  write_file(zipped, flipped);
+  check_damaged(zipped, "damaged gzip data");
+  fs::remove(zipped);
+  fs::create_directory(plain);
+  check_fails([&] { load_cifar10(data.path, Split::test); }, "test_batch.bin: cannot be read");
+}
+
+TEST_CASE("cifar10: the real one has its known means, labels and number of images of each class") {
+  const std::optional<fs::path> folder = real_data("CIFAR-10", "cifar-10-batches-bin");
+  if (!folder) return;
+  const ImageSet train = load_cifar10(*folder, Split::train), test = load_cifar10(*folder, Split::test);
+  CHECK(train.count == 50000);
+  CHECK(test.count == 10000);
+  for (uint8_t label = 0; label < 10; ++label) {
+    CHECK(std::count(train.labels.begin(), train.labels.end(), label) == 5000);
+    CHECK(std::count(test.labels.begin(), test.labels.end(), label) == 1000);
+  }
+  double total[3] = {};
+  for (size_t i = 0; i < train.pixels.size(); ++i) total[i % 3] += train.pixels[i];
+  const double pixels = static_cast<double>(train.pixels.size() / 3);
+  CHECK(std::abs(total[0] / pixels - 125.307) < 5e-4);
+  CHECK(std::abs(total[1] / pixels - 122.950) < 5e-4);
+  CHECK(std::abs(total[2] / pixels - 113.865) < 5e-4);
+  CHECK(std::vector<uint8_t>(train.labels.begin(), train.labels.begin() + 5) == std::vector<uint8_t>{6, 9, 9, 4, 1});
+  CHECK(std::vector<uint8_t>(test.labels.begin(), test.labels.begin() + 5) == std::vector<uint8_t>{3, 8, 8, 0, 6});
 }
 
 TEST_CASE("synthetic digits: named, reproducible, each image a function of its number") {

@@ -1,0 +1,66 @@
+#include "datasets/files.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "engine/check.h"
+
+namespace runnel {
+
+namespace fs = std::filesystem;
+
+fs::path data_directory(const std::string& option) {
+  if (!option.empty()) return option;
+  const char* variable = std::getenv("RUNNEL_DATA");
+  return variable && *variable ? variable : "data";
+}
+
+fs::path find_file(const Source& source, const fs::path& directory, const std::vector<std::string>& names) {
+  std::string looked;
+  for (const std::string& folder : source.folders) {
+    const fs::path inside = folder.empty() ? directory : directory / folder;
+    for (const std::string& name : names)
+      for (const char* ending : {"", ".gz"}) {
+        const fs::path path = inside / (name + ending);
+        std::error_code ignored;
+        if (fs::exists(path, ignored)) return path;
+      }
+    looked += (looked.empty() ? "" : " or ") + inside.string();
+  }
+  fail(source.name, ": no ", names.front(), " (or .gz) in ", looked, "; fetch it with: ", source.download, " ",
+       directory.string(), source.otherwise);
+}
+
+// gzread passes through what is not gzip.
+DataFile::DataFile(const Source& source, const fs::path& path)
+    : download_(source.download), path_(path), file_(gzopen(path.c_str(), "rb"), gzclose) {
+  check(file_ != nullptr, path_.string(), ": cannot be opened: ", std::strerror(errno));
+}
+
+void DataFile::damaged(const std::string& what) const {
+  fail(path_.string(), ": ", what, "; remove it and fetch it again with: ", download_);
+}
+
+std::vector<uint8_t> DataFile::read(uint64_t size) {
+  constexpr uint64_t chunk = 1 << 20;
+  std::vector<uint8_t> bytes;
+  while (bytes.size() < size) {
+    const size_t had = bytes.size(), wanted = std::min<uint64_t>(chunk, size - had);
+    bytes.resize(had + wanted);
+    const int got = gzread(file_.get(), bytes.data() + had, static_cast<unsigned>(wanted));
+    int code = Z_OK;
+    const char* message = gzerror(file_.get(), &code);
+    if (code == Z_ERRNO) fail(path_.string(), ": cannot be read: ", std::strerror(errno));
+    if (code == Z_BUF_ERROR) damaged("truncated: its gzip data ends early");
+    if (got < 0 || code != Z_OK) damaged(std::string("damaged gzip data: ") + message);
+    bytes.resize(had + static_cast<size_t>(got));
+    if (static_cast<size_t>(got) < wanted) break;
+  }
+  return bytes;
+}
+
+}  // namespace runnel
