@@ -1,59 +1,103 @@
 #!/usr/bin/env bash
-# Fetches a data set:  datasets/download.sh mnist [DIR]     (DIR: ./data; the files go to DIR/mnist)
-# Tries several mirrors, checks the md5 of what is inside each file, and leaves what is there and right alone.
+# Fetches a data set:  datasets/download.sh mnist|cifar10 [DIR]
+# DIR: ./data; the files go to DIR/mnist (gzip'd) or DIR/cifar-10-batches-bin. Tries several mirrors, checks the md5 of
+# what it fetched, and leaves what is there and right alone.
 set -euo pipefail
 
 die() { echo "download.sh: $1" >&2; exit "${2:-1}"; }
 
-[[ $# -ge 1 && $# -le 2 && $1 == mnist ]] || die "usage: datasets/download.sh mnist [DIR]" 2
-folder=${2:-data}/mnist
-
-mirrors=(
-  https://ossci-datasets.s3.amazonaws.com/mnist
-  https://storage.googleapis.com/cvdf-datasets/mnist
-  https://raw.githubusercontent.com/fgnt/mnist/master
-)
-files=(
-  train-images-idx3-ubyte 6bbc9ace898e44ae57da46a324031adb
-  train-labels-idx1-ubyte a25bea736e30d166cdddb491f175f624
-  t10k-images-idx3-ubyte  2646ac647ad5339dbf082846283269ea
-  t10k-labels-idx1-ubyte  27ae3e4e09519cfbb04c329615203637
-)
+usage="usage: datasets/download.sh mnist|cifar10 [DIR]"
+[[ $# -ge 1 && $# -le 2 ]] || die "$usage" 2
+otherwise=
+case $1 in
+  mnist)
+    folder=${2:-data}/mnist
+    mirrors=(
+      https://ossci-datasets.s3.amazonaws.com/mnist
+      https://storage.googleapis.com/cvdf-datasets/mnist
+      https://raw.githubusercontent.com/fgnt/mnist/master
+    )
+    files=(  # each with the md5 of what is inside
+      train-images-idx3-ubyte 6bbc9ace898e44ae57da46a324031adb
+      train-labels-idx1-ubyte a25bea736e30d166cdddb491f175f624
+      t10k-images-idx3-ubyte  2646ac647ad5339dbf082846283269ea
+      t10k-labels-idx1-ubyte  27ae3e4e09519cfbb04c329615203637
+    )
+    otherwise="; without a network, train on drawn digits: --data synthetic"
+    ;;
+  cifar10)
+    folder=${2:-data}/cifar-10-batches-bin
+    mirrors=(
+      https://www.cs.toronto.edu/~kriz
+      https://cave.cs.toronto.edu/kriz
+    )
+    archive=cifar-10-binary.tar.gz archive_sum=c32a1d4ab5d03f1284b67883e8d87530
+    files=(
+      data_batch_1.bin 5dd7e06a14cb22eb9f671a540d1b7c25
+      data_batch_2.bin 5ea93a67294ea407fff1d09f752e9692
+      data_batch_3.bin 942cd6a4bcdd0dd3c604fbe906cb4421
+      data_batch_4.bin ae636b3ba5c66a11e91e8cb52e771fcb
+      data_batch_5.bin 53f37980c15c3d472c316c40844f3f0d
+      test_batch.bin   803d5f7f4d78ea53de84dbe85f74fb6d
+    )
+    ;;
+  *) die "$usage" 2 ;;
+esac
 
 if command -v curl >/dev/null; then
-  fetch() { curl --fail --silent --location --connect-timeout 15 --max-time 300 --output "$2" "$1"; }
+  fetch() {  # gives up on what stands still for a minute
+    curl --fail --silent --location --connect-timeout 15 --speed-limit 1000 --speed-time 60 --output "$2" "$1"
+  }
 elif command -v wget >/dev/null; then
-  fetch() { wget --quiet --timeout=15 --tries=1 --output-document="$2" "$1"; }
+  fetch() { wget --quiet --timeout=60 --tries=1 --output-document="$2" "$1"; }
 else
   die "needs curl or wget"
 fi
 
-# holds FILE MD5: whether the content of FILE, gzip'd or not, has that sum.
-holds() {
-  [[ -f $1 ]] && [[ $( { gzip -dc "$1" 2>/dev/null || cat "$1"; } | md5sum | cut -d' ' -f1) == "$2" ]]
-}
+# FILE MD5: whether the file has that sum; whether its content has, gzip'd or not.
+is() { [[ -f $1 && $(md5sum <"$1" | cut -d' ' -f1) == "$2" ]]; }
+holds() { [[ -f $1 && $( { gzip -dc "$1" 2>/dev/null || cat "$1"; } | md5sum | cut -d' ' -f1) == "$2" ]]; }
 
-mkdir -p "$folder" 2>/dev/null || die "cannot create $folder"
-part=$(mktemp "$folder/.download-XXXXXX" 2>/dev/null) || die "cannot write in $folder"
-trap 'rm -f "$part"' EXIT
-
-for ((i = 0; i < ${#files[@]}; i += 2)); do
-  file=${files[i]} sum=${files[i + 1]} damaged=()
-  for there in "$folder"/{"$file","${file/-idx/.idx}"}{,.gz}; do
-    if holds "$there" "$sum"; then
+# FILE MD5: whether a good copy is in the folder; names it, or notes the bad ones in `damaged`.
+is_there() {
+  damaged=()
+  for there in "$folder"/{"$1","${1/-idx/.idx}"}{,.gz}; do
+    if holds "$there" "$2"; then
       echo "$there: already there"
-      continue 2
+      return
     fi
     if [[ -f $there ]]; then damaged+=("$there"); fi
   done
+  return 1
+}
+
+# NAME CHECK MD5: puts it into $part/NAME from the first mirror whose copy passes the check, and sets `mirror`.
+fetch_any() {
+  if [[ -z $part ]]; then
+    mkdir -p "$folder" 2>/dev/null || die "cannot create $folder"
+    part=$(mktemp -d "$folder/.download-XXXXXX" 2>/dev/null) || die "cannot write in $folder"
+  fi
   for mirror in "${mirrors[@]}"; do
-    if fetch "$mirror/$file.gz" "$part" && holds "$part" "$sum"; then
-      rm -f "${damaged[@]}"
-      chmod 644 "$part"
-      mv "$part" "$folder/$file.gz"
-      echo "$folder/$file.gz: fetched from $mirror"
-      continue 2
-    fi
+    if fetch "$mirror/$1" "$part/$1" && "$2" "$part/$1" "$3"; then return; fi
   done
-  die "no mirror gave a good $file.gz (tried ${mirrors[*]}); without a network, train on drawn digits: --data synthetic"
+  die "no mirror gave a good $1 (tried ${mirrors[*]})$otherwise"
+}
+
+part=
+trap 'rm -rf "$part"' EXIT
+
+for ((i = 0; i < ${#files[@]}; i += 2)); do
+  file=${files[i]} sum=${files[i + 1]}
+  if is_there "$file" "$sum"; then continue; fi
+  if [[ $1 == mnist ]]; then
+    file=$file.gz
+    fetch_any "$file" holds "$sum"
+  elif [[ ! -f $part/$archive ]]; then
+    fetch_any "$archive" is "$archive_sum"
+    tar -xzf "$part/$archive" -C "$part" --strip-components=1 --no-same-owner 2>/dev/null ||
+      die "cannot unpack $archive in $folder"
+  fi
+  rm -f "${damaged[@]}"
+  mv "$part/$file" "$folder/$file"
+  echo "$folder/$file: fetched from $mirror"
 done

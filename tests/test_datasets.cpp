@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <regex>
 #include <set>
 
 #include "datasets/cifar10.h"
@@ -373,6 +374,140 @@ TEST_CASE("cifar10: the real one has its known means, labels and number of image
   CHECK(std::abs(total[2] / pixels - 113.865) < 5e-4);
   CHECK(std::vector<uint8_t>(train.labels.begin(), train.labels.begin() + 5) == std::vector<uint8_t>{6, 9, 9, 4, 1});
   CHECK(std::vector<uint8_t>(test.labels.begin(), test.labels.begin() + 5) == std::vector<uint8_t>{3, 8, 8, 0, 6});
+}
+
+// datasets/download.sh without a network: a curl that knows the files in `web` by their names alone and writes down
+// what it was asked for, and an md5sum for which the sum of a file is the 32 characters that it begins with, and the sum
+// of any tar file that of CIFAR-10's.
+struct Fetching : Folder {
+  fs::path web = path / "web", tools = path / "tools";
+  std::string script = read_file(source_dir() / "datasets" / "download.sh");
+
+  Fetching() {
+    for (const fs::path& folder : {web, tools}) fs::create_directory(folder);
+    tool("curl", "for last; do :; done\necho $last >> " + (path / "asked").string() +
+                     "\nwhile [ $1 != --output ]; do shift; done\ncp " + web.string() +
+                     "/${last##*/} $2 2> /dev/null || exit 22\n");
+    const std::string sum = (path / "sum").string();
+    tool("md5sum", "cat > " + sum + "\nif tar -tzf " + sum +
+                       " > /dev/null 2>&1; then echo c32a1d4ab5d03f1284b67883e8d87530; else head -c 32 " + sum +
+                       "; fi\n");
+  }
+
+  void tool(const std::string& name, const std::string& commands) const {
+    write_file(tools / name, "#!/bin/sh\n" + commands);
+    fs::permissions(tools / name, fs::perms::owner_all);
+  }
+
+  // Every file of a set with its sum, as the script lists them.
+  std::vector<std::pair<std::string, std::string>> files(const std::string& kind) const {
+    std::vector<std::pair<std::string, std::string>> found;
+    const std::regex line("\n      (\\S*" + kind + "\\S*) +([0-9a-f]{32})\n");
+    const auto from = [&](size_t at) { return script.begin() + static_cast<std::ptrdiff_t>(at); };
+    std::smatch m;
+    for (size_t at = 0; std::regex_search(from(at), script.end(), m, line);) {
+      found.emplace_back(m.str(1), m.str(2));
+      at = static_cast<size_t>(m[2].second - script.begin());
+    }
+    return found;
+  }
+
+  // What it says, or "FAILED " and that, which is one line.
+  std::string run(const std::string& words) const {
+    const std::string said = (path / "said").string();
+    const int status = std::system(("PATH=" + tools.string() + ":$PATH bash " +
+                                    (source_dir() / "datasets" / "download.sh").string() + " " + words + " > " + said +
+                                    " 2>&1")
+                                       .c_str());
+    const std::string text = read_file(said);
+    if (status) CHECK(std::count(text.begin(), text.end(), '\n') == 1);
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(path))
+      CHECK(entry.path().filename().string().find(".download-") == std::string::npos);
+    return status ? "FAILED " + text : text;
+  }
+  size_t asked() const {
+    const std::string lines = read_file(path / "asked");
+    return static_cast<size_t>(std::count(lines.begin(), lines.end(), '\n'));
+  }
+};
+
+void check_has(const std::string& text, const std::string& words) {
+  CAPTURE(text);
+  CHECK(text.find(words) != std::string::npos);
+}
+
+TEST_CASE("download.sh mnist: fetches what is missing or damaged, and that alone") {
+  const Fetching box;
+  const auto files = box.files("ubyte");
+  REQUIRE(files.size() == 4);
+  const std::string data = (box.path / "data").string();
+  check_has(box.run("mnist " + data), "FAILED download.sh: no mirror gave a good train-images-idx3-ubyte.gz");
+  check_has(box.run("mnist " + data), "--data synthetic");
+  for (const auto& [name, sum] : files) write_gzip(box.web / (name + ".gz"), sum + " content");
+  check_has(box.run("mnist " + data), "t10k-labels-idx1-ubyte.gz: fetched from https://");
+  const size_t asked = box.asked();
+  const fs::path first = box.path / "data" / "mnist" / (files[0].first + ".gz");
+  check_has(box.run("mnist " + data), first.string() + ": already there\n");
+  CHECK(box.asked() == asked);
+  write_file(first, "<html>404 Not Found</html>");
+  check_has(box.run("mnist " + data), first.string() + ": fetched from");
+  CHECK(box.asked() == asked + 1);
+  CHECK(read_file(first) == read_file(box.web / first.filename()));
+}
+
+TEST_CASE("download.sh cifar10: unpacks what is missing or damaged from an archive whose sum is right") {
+  const Fetching box;
+  const auto files = box.files("batch");
+  REQUIRE(files.size() == 6);
+  const fs::path folder = box.path / "data" / "cifar-10-batches-bin", archive = box.web / "cifar-10-binary.tar.gz";
+  const std::string command = "cifar10 " + (box.path / "data").string();
+  check_has(box.run(command), "FAILED download.sh: no mirror gave a good cifar-10-binary.tar.gz (tried https://");
+  CHECK(box.asked() == 2);
+  write_file(archive, "<html>404 Not Found</html>");
+  check_has(box.run(command), "no mirror gave a good");
+  CHECK(fs::is_empty(folder));
+
+  fs::create_directories(box.path / "cifar-10-batches-bin");
+  for (const auto& [name, sum] : files) write_file(box.path / "cifar-10-batches-bin" / name, sum + " content");
+  const std::string pack = "tar -czf " + archive.string() + " -C " + box.path.string() + " cifar-10-batches-bin";
+  REQUIRE(std::system(pack.c_str()) == 0);
+  const size_t before = box.asked();
+  check_has(box.run(command), "test_batch.bin: fetched from https://");
+  CHECK(box.asked() == before + 1);
+  for (const auto& [name, sum] : files) CHECK(read_file(folder / name) == sum + " content");
+
+  write_file(folder / "data_batch_2.bin", "damaged");
+  write_gzip(folder / "test_batch.bin.gz", read_file(folder / "test_batch.bin"));
+  fs::remove(folder / "test_batch.bin");
+  const std::string said = box.run(command);
+  check_has(said, "data_batch_1.bin: already there");
+  check_has(said, "data_batch_2.bin: fetched from");
+  check_has(said, "test_batch.bin.gz: already there");
+  CHECK(box.asked() == before + 2);
+  check_has(box.run(command), "data_batch_2.bin: already there");
+  CHECK(box.asked() == before + 2);
+}
+
+TEST_CASE("download.sh: what it cannot do is one sentence") {
+  const Fetching box;
+  for (const std::string words : {"", "faces", "mnist a b"}) {
+    CAPTURE(words);
+    CHECK(box.run(words) == "FAILED download.sh: usage: datasets/download.sh mnist|cifar10 [DIR]\n");
+  }
+  write_file(box.path / "plain", "");
+  const std::string plain = (box.path / "plain").string();
+  CHECK(box.run("cifar10 " + plain) == "FAILED download.sh: cannot create " + plain + "/cifar-10-batches-bin\n");
+}
+
+TEST_CASE("download.sh: the real sets have the sums that it knows") {
+  const std::optional<fs::path> folder = real_data("CIFAR-10", "cifar-10-batches-bin");
+  if (!folder) return;
+  const Fetching box;
+  fs::remove(box.tools / "md5sum");
+  fs::create_directory(box.path / "data");
+  fs::create_symlink(fs::absolute(*folder / "cifar-10-batches-bin"), box.path / "data" / "cifar-10-batches-bin");
+  check_has(box.run("cifar10 " + (box.path / "data").string()), "test_batch.bin: already there");
+  CHECK_FALSE(fs::exists(box.path / "asked"));
 }
 
 TEST_CASE("synthetic digits: named, reproducible, each image a function of its number") {
