@@ -1,5 +1,5 @@
-// Speed, measured: attention over lengths (figure 1) and training with the paper's models. Every number is the median
-// of several runs in this process; machines are noisy, so compare within one run.
+// Speed, measured: attention over lengths (figure 1), training with the paper's models, reading data. Every number is
+// the median of several runs in this process; machines are noisy, so compare within one run.
 #include "apps/bench.h"
 
 #include <fmt/format.h>
@@ -8,7 +8,9 @@
 #include <chrono>
 #include <cmath>
 
+#include "datasets/cifar10.h"
 #include "datasets/copy_task.h"
+#include "datasets/mnist.h"
 #include "engine/tape.h"
 #include "models/optimizer.h"
 #include "models/safetensors.h"
@@ -289,6 +291,42 @@ int bench_training(TrainingOptions& o) {
   return 0;
 }
 
+// --- reading ---------------------------------------------------------------------------------------------------------
+
+struct ReadingOptions : BenchOptions {
+  std::string data;
+
+  template <class Each>
+  void each(Each&& option) {
+    BenchOptions::each(option);
+    option("data", data, CLI::Validator(), "the folder with the data sets; $RUNNEL_DATA or ./data if not given");
+  }
+};
+
+// Files are in the system's cache: it is decompression that is timed.
+int bench_reading(ReadingOptions& o) {
+  const std::filesystem::path directory = data_directory(o.data);
+  const ImageSet mnist = load_mnist(directory, Split::train);
+  Table table(o, "reading", {"what", "images", "ms", "images/s"});
+  const auto row = [&](const std::string& what, int64_t images, double seconds) {
+    table.row({what, std::to_string(images), fmt::format("{:.3f}", 1e3 * seconds),
+               fmt::format("{:.0f}", static_cast<double>(images) / seconds)});
+  };
+  const auto measure = [&](const ImageSet& set, auto load) {
+    row(set.name, set.count, median_seconds(o, [&] { load(directory, Split::train); }));
+    int64_t step = 0;
+    row("a batch of it", 10, median_seconds(o, [&] { byte_batch(set, 10 * step++, 10, o.where()); }));
+  };
+  measure(mnist, load_mnist);
+  try {
+    measure(load_cifar10(directory, Split::train), load_cifar10);
+  } catch (const Error& error) {
+    fmt::print("left out: {}\n", error.what());
+  }
+  fmt::print("{}\n", table.file(".csv").string());
+  return 0;
+}
+
 }  // namespace
 
 void add_bench(CLI::App& program, Command& chosen) {
@@ -296,6 +334,7 @@ void add_bench(CLI::App& program, Command& chosen) {
   add_command<AttentionOptions>(*bench, chosen, "attention", "figure 1: time and memory of the attentions over lengths",
                                 bench_attention);
   add_command<TrainingOptions>(*bench, chosen, "training", "tokens/s with the paper's models", bench_training);
+  add_command<ReadingOptions>(*bench, chosen, "reading", "images/s from files, and the time of a batch", bench_reading);
   add_generation(*bench, chosen);
   add_convergence(*bench, chosen);
   add_kernels(*bench, chosen);
