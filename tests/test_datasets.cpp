@@ -377,8 +377,8 @@ TEST_CASE("cifar10: the real one has its known means, labels and number of image
 }
 
 // datasets/download.sh without a network: a curl that knows the files in `web` by their names alone and writes down
-// what it was asked for, and an md5sum for which the sum of a file is the 32 characters that it begins with, and the sum
-// of any tar file that of CIFAR-10's.
+// what it was asked for, and an md5sum for which the sum of a file is the 32 characters that it begins with, and the
+// sum of any tar file that of CIFAR-10's.
 struct Fetching : Folder {
   fs::path web = path / "web", tools = path / "tools";
   std::string script = read_file(source_dir() / "datasets" / "download.sh");
