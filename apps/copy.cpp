@@ -81,7 +81,9 @@ int train_copy(CopySettings& settings) {
       .app = "copy",
       .model = model,
       .tokens = data.length,
+      .epoch = 0,
       .bits = false,
+      .data = {},
       .loss = [&](int64_t, int64_t batch,
                   Key key) { return mean_loss(data.batch(key.fold(0), batch, model.device()), key.fold(1)); },
       .validate =

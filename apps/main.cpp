@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
     Command chosen;
     add_copy(program, chosen);
     add_mnist(program, chosen);
+    add_cifar10(program, chosen);
     add_check(program, chosen);
     add_bench(program, chosen);
     try {

@@ -24,6 +24,7 @@ using Command = std::function<int()>;
 
 void add_copy(CLI::App& program, Command& chosen);
 void add_mnist(CLI::App& program, Command& chosen);
+void add_cifar10(CLI::App& program, Command& chosen);
 void add_check(CLI::App& program, Command& chosen);
 void add_bench(CLI::App& program, Command& chosen);
 
@@ -139,9 +140,10 @@ void add_flags(CLI::App& command, Options& options) {
 
 // A subcommand without presets (evaluate, sample, ...): `run` gets the options.
 template <class Options>
-void add_command(CLI::App& app, Command& chosen, const char* name, const char* help, std::function<int(Options&)> run) {
+void add_command(CLI::App& app, Command& chosen, const char* name, const char* help, std::function<int(Options&)> run,
+                 const Options& defaults = Options()) {
   CLI::App* command = app.add_subcommand(name, help);
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<Options>(defaults);
   add_flags(*command, *options);
   command->callback([=, &chosen] { chosen = [=] { return options->prepare(), run(*options); }; });
 }

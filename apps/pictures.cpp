@@ -91,8 +91,11 @@ Picture picture(std::span<const uint8_t> bytes, int64_t height, int64_t width, i
 
 Picture sheet(const std::vector<Picture>& cells, int64_t columns, int64_t zoom) {
   constexpr int64_t gap = 2;
-  check(!cells.empty() && columns > 0 && zoom > 0, "sheet: no cells, columns or zoom");
+  check(!cells.empty() && columns > 0, "sheet: no cells or columns");
   const int64_t count = static_cast<int64_t>(cells.size());
+  if (zoom == 0)
+    zoom =
+        std::max<int64_t>(1, std::min(84.0, 2000.0 / double(std::min(columns, count))) / double(cells[0].width) + 0.5);
   const int64_t height = cells[0].height * zoom + gap, width = cells[0].width * zoom + gap;
   Picture all = blank((count + columns - 1) / columns * height + gap, std::min(columns, count) * width + gap, line);
   for (int64_t i = 0; i < count; ++i) {
@@ -103,18 +106,58 @@ Picture sheet(const std::vector<Picture>& cells, int64_t columns, int64_t zoom) 
   return all;
 }
 
-Picture heat_map(std::span<const double> values, int64_t height, int64_t width, double largest, int64_t zoom) {
+Picture heat(std::span<const double> values, int64_t height, int64_t width, double largest) {
   check(static_cast<int64_t>(values.size()) == height * width, "heat map: ", values.size(), " values for ", height,
         " x ", width);
-  const auto colour = [](Picture& p, int64_t i, double x) { std::ranges::copy(inferno(x), p.rgb.begin() + 3 * i); };
-  Picture map = blank(height, width, line), bar = blank(height * zoom, zoom, line);
-  for (int64_t i = 0; i < height * width; ++i) colour(map, i, values[static_cast<size_t>(i)] / largest);
-  for (int64_t i = 0; i < bar.height * bar.width; ++i)
-    colour(bar, i, 1 - static_cast<double>(i / bar.width) / static_cast<double>(std::max<int64_t>(bar.height - 1, 1)));
-  Picture all = blank(height * zoom, (width + 2) * zoom, line);
+  Picture map = blank(height, width, line);
+  for (size_t i = 0; i < values.size(); ++i)
+    std::ranges::copy(inferno(values[i] / largest), map.rgb.begin() + 3 * static_cast<std::ptrdiff_t>(i));
+  return map;
+}
+
+Picture heat_map(std::span<const double> values, int64_t height, int64_t width, double largest, int64_t zoom) {
+  const Picture map = heat(values, height, width, largest);
+  const int64_t steps = height * zoom;
+  std::vector<double> falling;
+  for (int64_t i = 0; i < steps; ++i)
+    falling.push_back(1 - static_cast<double>(i) / static_cast<double>(std::max<int64_t>(steps - 1, 1)));
+  Picture all = blank(steps, (width + 2) * zoom, line);
   paste(all, map, 0, 0, zoom);
-  paste(all, bar, 0, (width + 1) * zoom, 1);
+  paste(all, resized(heat(falling, steps, 1, 1), steps, zoom), 0, (width + 1) * zoom, 1);
   return all;
+}
+
+Picture resized(const Picture& from, int64_t height, int64_t width) {
+  Picture to = blank(height, width, line);
+  for (int64_t y = 0; y < height; ++y)
+    for (int64_t x = 0; x < width; ++x)
+      std::copy_n(from.rgb.begin() + (y * from.height / height * from.width + x * from.width / width) * 3, 3,
+                  to.rgb.begin() + (y * width + x) * 3);
+  return to;
+}
+
+std::string half_blocks(const Picture& p) {
+  const auto pixel = [&](int64_t y, int64_t x) {
+    Colour colour;
+    std::copy_n(p.rgb.begin() + (y * p.width + x) * 3, 3, colour.begin());
+    return colour;
+  };
+  std::string text;
+  for (int64_t y = 0; y < p.height; y += 2) {
+    for (int64_t x = 0; x < p.width; ++x) {
+      const auto set = [&](const char* what, int64_t at) {  // if it is not set already
+        const Colour c = pixel(at, x);
+        if (x == 0 || c != pixel(at, x - 1))
+          text += "\x1b[" + std::string(what) + ";2;" + std::to_string(c[0]) + ";" + std::to_string(c[1]) + ";" +
+                  std::to_string(c[2]) + "m";
+      };
+      set("38", y);
+      if (y + 1 < p.height) set("48", y + 1);
+      text += "\u2580";
+    }
+    text += "\x1b[0m\n";
+  }
+  return text;
 }
 
 void write_png(const std::filesystem::path& path, const Picture& p) {
@@ -152,13 +195,20 @@ void plot(const std::filesystem::path& png, const std::string& commands, int wid
 } catch (...) {
 }
 
-void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title,
-               bool bits) noexcept try {
+void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title, bool bits,
+               double epoch) noexcept try {
   const std::string data = quoted(csv.string()), loss = bits ? "3" : "2", validation = bits ? "5" : "4";
-  plot(png, "set title " + quoted(title) + "; set xlabel 'updates'; set ylabel " +
-                (bits ? "'bits/dim'; " : "'nats'; set logscale y; ") + "plot " + data + " skip 1 using 1:" + loss +
-                " with lines lc rgb '#9fb6d8' title 'training', " + data + " skip 1 using 1:" + validation +
-                " with linespoints pt 7 ps 0.6 lw 2 lc rgb '#b03020' title 'validation'");
+  const auto curves = [&](const char* label, const std::string& x) {
+    return std::string("set xlabel '") + label + "'; plot " + data + " skip 1 using (" + x + "):" + loss +
+           " with lines lc rgb '#9fb6d8' title 'training', " + data + " skip 1 using (" + x + "):" + validation +
+           " with linespoints pt 7 ps 0.6 lw 2 lc rgb '#b03020' title 'validation'";
+  };
+  const std::string axis = bits ? "set ylabel 'bits/dim'; " : "set ylabel 'nats'; set logscale y; ";
+  if (epoch > 0)
+    plot(png, "set multiplot layout 1,2 title " + quoted(title) + "; " + axis + curves("hours", "$8/3600") + "; " +
+                  curves("epochs", "$1/" + std::to_string(epoch)));
+  else
+    plot(png, "set title " + quoted(title) + "; " + axis + curves("updates", "$1"));
 } catch (...) {
 }
 

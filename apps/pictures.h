@@ -17,12 +17,21 @@ struct Picture {
 Picture picture(std::span<const uint8_t> bytes, int64_t height, int64_t width, int64_t channels,
                 int64_t known = INT64_MAX);
 
-// Pictures of one size in rows of `columns`, each pixel drawn as zoom x zoom, thin lines between them.
-Picture sheet(const std::vector<Picture>& cells, int64_t columns, int64_t zoom);
+// Pictures of one size in rows of `columns`, thin lines between them, each pixel drawn as zoom x zoom. A zoom of 0
+// makes each some 84 pixels wide, less if that were more than 2,000 in a row.
+Picture sheet(const std::vector<Picture>& cells, int64_t columns, int64_t zoom = 0);
 
-// Values [height,width] from 0 (black) over violet and orange to `largest` (pale yellow), each zoom x zoom, with the
-// scale as a bar on the right, its largest value at the top.
+// For a terminal of 24-bit colours: two pixels in each character, as its upper half and its background.
+std::string half_blocks(const Picture& picture);
+
+// Values [height,width] from 0 (black) over violet and orange to `largest` (pale yellow).
+Picture heat(std::span<const double> values, int64_t height, int64_t width, double largest);
+
+// The same, each zoom x zoom, with the scale as a bar on the right, its largest value at the top.
 Picture heat_map(std::span<const double> values, int64_t height, int64_t width, double largest, int64_t zoom);
+
+// The picture in another size, each pixel being the one that lies there.
+Picture resized(const Picture& picture, int64_t height, int64_t width);
 
 // Replaces the file only when the new one is whole. Throws Error that names the path.
 void write_png(const std::filesystem::path& path, const Picture& picture);
@@ -32,8 +41,9 @@ void write_png(const std::filesystem::path& path, const Picture& picture);
 void plot(const std::filesystem::path& png, const std::string& commands, int width = 900, int height = 540) noexcept;
 std::string quoted(const std::string& text);  // a string in gnuplot's commands
 
-// Draws the losses of a metrics.csv over the steps: in bits/dim, or in nats on a logarithmic axis.
-void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title,
-               bool bits) noexcept;
+// Draws the losses of a metrics.csv over the updates: in bits/dim, or in nats on a logarithmic axis. If there are
+// epochs, of so many updates, then over the hours and over the epochs (figure 5).
+void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title, bool bits,
+               double epoch) noexcept;
 
 }  // namespace runnel

@@ -1,6 +1,7 @@
 #include "apps/training.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -101,7 +102,8 @@ json model_json(const TransformerConfig& c) {
           {"rounds", c.lsh.rounds},
           {"buckets", c.lsh.buckets},
           {"chunk", c.lsh.chunk},
-          {"row", c.row}};
+          {"row", c.row},
+          {"channels", c.channels}};
 }
 
 // A value from a checkpoint's metadata.
@@ -229,6 +231,7 @@ SafeTensors Run::content(bool with_optimizer) const {
                       {{"app", json(task_.app).dump()},
                        {"model", model_json(task_.model.config()).dump()},
                        {"config", config_.dump()},
+                       {"data", task_.data.dump()},
                        {"standing", json(at_).dump()}}};
   if (with_optimizer)
     for (const NamedTensor& moment : optimizer_.state()) content.tensors.push_back(moment);
@@ -284,7 +287,13 @@ void Run::evaluate(double& validation) {
   }
   if (task_.preview) {
     fs::create_directories(folder_ / "samples");
-    task_.preview(folder_ / "samples" / fmt::format("step-{:07}.png", at_.step));
+    const std::vector<Picture> pictures = task_.preview();
+    write_png(folder_ / "samples" / fmt::format("step-{:07}.png", at_.step), sheet(pictures, 8));
+    winsize window{};
+    if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0) {
+      const int64_t fit = std::min<int64_t>(window.ws_col / (pictures[0].width + 4), std::ssize(pictures));
+      if (fit > 0) fmt::print("\r\x1b[K{}", half_blocks(sheet({pictures.begin(), pictures.begin() + fit}, fit, 1)));
+    }
   }
 }
 
@@ -299,7 +308,10 @@ int Run::run() {
   double first_seconds = metrics.seconds(), row_seconds = 0, shown = 0, plotted = now(), saved = now();
   double rate = 0;  // tokens per second, over the updates since the last row
 
-  const auto plot = [&] { plot_loss(folder_ / "metrics.csv", folder_ / "loss.png", task_.app, task_.bits); };
+  const auto plot = [&] {
+    const double epoch = static_cast<double>(task_.epoch) / static_cast<double>(settings_.batch);  // in updates
+    plot_loss(folder_ / "metrics.csv", folder_ / "loss.png", task_.app, task_.bits, epoch);
+  };
   const auto show = [&](double loss, const double* validation) {
     const double seconds = now() - begun;
     const double per_step = (seconds - first_seconds) / static_cast<double>(std::max<int64_t>(at_.step - first, 1));
@@ -433,13 +445,15 @@ Checkpoint load_checkpoint(const std::filesystem::path& given, const std::string
                               .attention = attention(),
                               .lsh = {model.value("rounds", int64_t{4}), model.value("buckets", int64_t{32}),
                                       model.value("chunk", int64_t{32})},
-                              .row = model.value("row", int64_t{0})};
+                              .row = model.value("row", int64_t{0}),
+                              .channels = model.value("channels", int64_t{1})};
     // Before a damaged number makes a model of terabytes: each stands for an axis of some tensor in the file.
     int64_t most = 0;
     for (const auto& [name, tensor] : content.tensors) most = std::max(most, tensor.size());
     for (const int64_t size : {c.layers, c.heads, c.head_dim, c.feed_forward, c.vocabulary, c.outputs})
       check(size > 0 && size <= most, path.string(), " is damaged: it describes an impossible model");
-    Checkpoint checkpoint{path, Transformer(c, Key{}, device), metadata(content, path, "config"), standing.at("step")};
+    Checkpoint checkpoint{path, Transformer(c, Key{}, device), metadata(content, path, "config"),
+                          metadata(content, path, "data"), standing.at("step")};
     restore(content, path, checkpoint.model.parameters());
     return checkpoint;
   } catch (const json::exception&) {

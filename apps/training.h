@@ -11,6 +11,7 @@
 #include <string>
 
 #include "apps/options.h"
+#include "apps/pictures.h"
 #include "models/transformer.h"
 
 namespace runnel {
@@ -22,16 +23,18 @@ inline Key key_for(uint64_t seed, Purpose purpose) { return Key{seed}.fold(stati
 struct Task {
   std::string app;  // "copy", "mnist": stands in the checkpoint
   Transformer& model;
-  int64_t tokens;  // per sequence, for tokens/s
-  bool bits;       // print losses in bits per dimension, not in nats
+  int64_t tokens;       // per sequence, for tokens/s
+  int64_t epoch;        // sequences in the training set; 0 if there is no end of them
+  bool bits;            // print losses in bits per dimension, not in nats
+  nlohmann::json data;  // what a user of the model has to know of the data; kept in checkpoints
 
   // The mean loss in nats of `batch` sequences, recorded on the tape. `step` counts from 0; the key is that step's own:
   // fold it for the data and for dropout.
   std::function<Tensor(int64_t step, int64_t batch, Key key)> loss;
   // The mean loss in nats on data that is not trained on; the same data every time.
   std::function<double()> validate;
-  // Draws something to look at into the file; may be empty.
-  std::function<void(const std::filesystem::path& png)> preview;
+  // Draws something to look at; may be empty.
+  std::function<std::vector<Picture>()> preview;
 };
 
 // Trains until --steps or --minutes, or until SIGINT or SIGTERM: then saves and returns 130, else 0. With --dry-run
@@ -43,6 +46,7 @@ struct Checkpoint {
   std::filesystem::path path;
   Transformer model;
   nlohmann::json config;  // to_json of the settings it was trained with
+  nlohmann::json data;    // Task::data
   int64_t step;
 };
 // From a run folder (its best checkpoint, else its last) or a .safetensors file. Throws Error if it belongs to another

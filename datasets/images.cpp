@@ -38,17 +38,19 @@ ImageSet slice(const ImageSet& images, int64_t first, int64_t count) {
           {labels, labels + count}};
 }
 
-ByteBatch byte_batch(const ImageSet& images, int64_t first, int64_t batch, Device device) {
+ByteBatch byte_batch(const ImageSet& images, int64_t first, int64_t batch, Device device, bool classes) {
   check(images.count > 0 && images.size() > 1, "byte_batch: no image of at least two bytes in ", images.name);
   check(first >= 0 && batch >= 0, "byte_batch: ", batch, " images from number ", first);
-  const int64_t length = images.size() - 1;
+  const int64_t length = images.size() - (classes ? 0 : 1);
   std::vector<int32_t> tokens, targets;
   tokens.reserve(static_cast<size_t>(batch * length));
   targets.reserve(static_cast<size_t>(batch * length));
   for (int64_t b = 0; b < batch; ++b) {
-    const auto image = images.image((first + b) % images.count);
+    const int64_t number = (first + b) % images.count;
+    const auto image = images.image(number);
+    if (classes) tokens.push_back(256 + images.labels[static_cast<size_t>(number)]);
     tokens.insert(tokens.end(), image.begin(), image.end() - 1);
-    targets.insert(targets.end(), image.begin() + 1, image.end());
+    targets.insert(targets.end(), image.begin() + (classes ? 0 : 1), image.end());
   }
   const Shape shape{batch, length};
   return {Indices(shape, tokens, device), Indices(shape, targets, device)};

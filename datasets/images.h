@@ -25,13 +25,16 @@ ImageSet halved(const ImageSet& images);
 // Images first .. first + count - 1. Throws if the set has fewer.
 ImageSet slice(const ImageSet& images, int64_t first, int64_t count);
 
+// There is no start token, and the first byte is only an input; unless the model is told the classes, which then come
+// first, as 256 + label, and let it predict the first byte too.
 struct ByteBatch {
-  Indices tokens;   // [B,n-1], bytes 0 .. n-2 of each image
-  Indices targets;  // [B,n-1], bytes 1 .. n-1: the first byte is only an input, there is no start token
+  Indices tokens;   // [B,n-1], bytes 0 .. n-2 of each image; with classes [B,n], the class before them
+  Indices targets;  // [B,n-1], bytes 1 .. n-1; with classes [B,n], bytes 0 .. n-1
 };
 
 // Images first, first + 1, ... in the order of the set, the first after the last. Training reads first = step * batch,
 // as the authors do: no shuffling, and the step alone says where in the data a run is.
-ByteBatch byte_batch(const ImageSet& images, int64_t first, int64_t batch, Device device = Device::cpu);
+ByteBatch byte_batch(const ImageSet& images, int64_t first, int64_t batch, Device device = Device::cpu,
+                     bool classes = false);
 
 }  // namespace runnel

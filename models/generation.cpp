@@ -19,22 +19,30 @@ constexpr int64_t few = 12;  // rows that a linear layer multiplies in one pass 
 constexpr int64_t largest_group = 3 * few;
 constexpr int64_t largest_cuda_group = 16384;
 
+// Sequences that one thread, or the GPU, draws at once: half of the memory that is free is left alone.
+int64_t group_size(Device device, int64_t threads, int64_t sequence_bytes) {
+  const int64_t fit = free_memory(device) / 2 / threads / sequence_bytes;
+  return std::clamp<int64_t>(fit, 1, device == Device::cpu ? largest_group : largest_cuda_group);
+}
+
 }  // namespace
 
 template <class State>
 void complete(std::vector<uint8_t>& sequences, int64_t known, const State& state, const std::vector<int64_t>& from,
               const std::vector<Key>& keys, float temperature,
-              const std::function<void(int64_t bytes, int64_t of)>& progress) {
+              const std::function<void(int64_t bytes, int64_t of)>& progress, const std::vector<uint8_t>& classes) {
   const int64_t batch = static_cast<int64_t>(keys.size()), n = batch ? std::ssize(sequences) / batch : 0;
   check(std::ssize(from) == batch && std::ssize(sequences) == batch * n, "complete: ", batch, " keys for ", from.size(),
         " states and ", sequences.size(), " bytes");
-  const int64_t read = state.position().to_vector()[0];
-  check(known >= 1 && read == known - 1, "complete: the state has read ", read, " bytes, not all but the last of the ",
-        known, " that are known");
+  const int64_t read = state.position().to_vector()[0], told = classes.empty() ? 0 : 1;
+  check(classes.empty() || classes.size() == keys.size(), "complete: ", classes.size(), " classes for ", batch,
+        " keys");
+  check(known + told >= 1 && read == known + told - 1, "complete: the state has read ", read,
+        " tokens, not all but the last of the ", known + told, " that are known");
 
   const Device device = state.position().device();
   const int64_t threads = device == Device::cpu ? omp_get_max_threads() : 1;
-  const int64_t together = threads * (device == Device::cpu ? largest_group : largest_cuda_group);
+  const int64_t together = threads * group_size(device, threads, state.sequence_bytes());
   const int64_t groups = device == Device::cpu && batch <= few ? 1 : (batch + together - 1) / together * threads;
   int64_t drawn = 0;
 
@@ -44,8 +52,9 @@ void complete(std::vector<uint8_t>& sequences, int64_t known, const State& state
     State own = state.select({from.begin() + begin, from.begin() + end});
     const Keys own_keys(Shape{rows}, {keys.begin() + begin, keys.begin() + end}, device);
     std::vector<int32_t> last;
-    for (int64_t r = begin; r < end; ++r) last.push_back(sequences[static_cast<size_t>(r * n + known - 1)]);
-    Indices tokens(Shape{rows}, last, device), bytes(Shape{n, rows}, device);
+    for (int64_t r = begin; r < end; ++r)
+      last.push_back(known ? sequences[static_cast<size_t>(r * n + known - 1)] : 256 + classes[static_cast<size_t>(r)]);
+    Indices tokens(Shape{rows}, last, device), bytes(Shape{told + n, rows}, device);
 
     const auto draw_one = [&] {
       const Tensor params = own.step(tokens);
@@ -68,7 +77,7 @@ void complete(std::vector<uint8_t>& sequences, int64_t known, const State& state
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t t = known; t < n; ++t)
         sequences[static_cast<size_t>((begin + r) * n + t)] =
-            static_cast<uint8_t>(values[static_cast<size_t>(t * rows + r)]);
+            static_cast<uint8_t>(values[static_cast<size_t>((told + t) * rows + r)]);
   };
   if (groups == 1) return draw(0, batch);  // not in a parallel region, so that its ops are
 
@@ -84,8 +93,10 @@ void complete(std::vector<uint8_t>& sequences, int64_t known, const State& state
 }
 
 template void complete(std::vector<uint8_t>&, int64_t, const RecurrentTransformer&, const std::vector<int64_t>&,
-                       const std::vector<Key>&, float, const std::function<void(int64_t, int64_t)>&);
+                       const std::vector<Key>&, float, const std::function<void(int64_t, int64_t)>&,
+                       const std::vector<uint8_t>&);
 template void complete(std::vector<uint8_t>&, int64_t, const RereadingTransformer&, const std::vector<int64_t>&,
-                       const std::vector<Key>&, float, const std::function<void(int64_t, int64_t)>&);
+                       const std::vector<Key>&, float, const std::function<void(int64_t, int64_t)>&,
+                       const std::vector<uint8_t>&);
 
 }  // namespace runnel

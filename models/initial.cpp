@@ -14,6 +14,19 @@ double frequency(int64_t i, int64_t width) {
   return std::pow(10000.0, -static_cast<double>(2 * i) / static_cast<double>(width));
 }
 
+constexpr double channel_turn = 2 * std::numbers::pi / 3;
+
+// How many numbers of the position code, which has `width`, are of what.
+struct PositionParts {
+  int64_t column, row, channel;
+  PositionParts(int64_t width, int64_t row_length, int64_t channels)
+      : column(row_length ? width / 2 : width),
+        row(width - column),
+        channel(row_length && channels > 1 ? std::min<int64_t>(row, 2) : 0) {
+    row -= channel;
+  }
+};
+
 // A linear layer's weight and bias on their way to being set.
 struct Values {
   Linear& layer;
@@ -57,71 +70,89 @@ Tensor random_embedding(int64_t vocabulary, int64_t width, Key key, Device devic
   return Tensor(Shape{vocabulary, width}, values, device).set_wants_grad();
 }
 
-Tensor level_embedding(int64_t levels, int64_t width, Device device) {
+Tensor level_embedding(int64_t vocabulary, int64_t width, Key key, Device device) {
   constexpr double shortest = 4, longest = 512;  // periods
-  std::vector<float> values;
-  for (int64_t level = 0; level < levels; ++level)
+  std::vector<float> values = random_embedding(vocabulary, width, key, Device::cpu).to_vector();
+  for (int64_t level = 0; level < std::min<int64_t>(vocabulary, 256); ++level)
     for (int64_t j = 0; j < width; ++j) {
       const double part = static_cast<double>(2 * (j / 2)) / static_cast<double>(std::max<int64_t>(width - 2, 1));
       const double angle =
           2 * std::numbers::pi * static_cast<double>(level) / (shortest * std::pow(longest / shortest, part));
-      values.push_back(static_cast<float>(std::numbers::sqrt2 * (j % 2 ? std::cos(angle) : std::sin(angle))));
+      values[static_cast<size_t>(level * width + j)] =
+          static_cast<float>(std::numbers::sqrt2 * (j % 2 ? std::cos(angle) : std::sin(angle)));
     }
-  return Tensor(Shape{levels, width}, values, device).set_wants_grad();
+  return Tensor(Shape{vocabulary, width}, values, device).set_wants_grad();
 }
 
-Tensor position_code(int64_t length, int64_t width, int64_t row, Device device) {
-  const int64_t part = row ? width / 2 : width;
+Tensor position_code(int64_t length, int64_t width, int64_t row, int64_t channels, Device device) {
   std::vector<float> values;
   values.reserve(static_cast<size_t>(length * width));
-  const auto append = [&](int64_t position, int64_t numbers) {
+  const auto append = [&](double x, int64_t numbers, double w = 0) {
     for (int64_t j = 0; j < numbers; ++j) {
-      const double angle = static_cast<double>(position) * frequency(j / 2, numbers);
+      const double angle = x * (w != 0 ? w : frequency(j / 2, numbers));
       values.push_back(static_cast<float>(j % 2 ? std::cos(angle) : std::sin(angle)));
     }
   };
+  const PositionParts parts(width, row, channels);
   for (int64_t l = 0; l < length; ++l) {
-    append(row ? l % row : l, part);
-    if (row) append(l / row, width - part);
+    if (row == 0) {
+      append(static_cast<double>(l), width);
+      continue;
+    }
+    append(static_cast<double>(l % row) / static_cast<double>(channels), parts.column);
+    append(static_cast<double>(l / row), parts.row);
+    append(static_cast<double>(l % channels), parts.channel, channel_turn);
   }
   return Tensor(Shape{length, width}, values, device);
 }
 
-void look_above(EncoderLayer& layer, const TransformerConfig& config) {
-  constexpr double sharpness = 6, recency = 0.7, shifts[] = {0, 1, -1};
+void look_above(EncoderLayer& layer, int64_t n, const TransformerConfig& config) {
+  constexpr double sharpness = 6, recency = 0.7;
   check(config.row > 0, "look_above: the length of a row is not known");
   check(config.attention == Attention::linear, "look_above: ", name(config.attention), " attention has no features");
-  const int64_t d = config.width(), column_code = d / 2, row_code = d / 2 + d / 4;
-  const int64_t columns_width = row_code - column_code, rows_width = d - row_code;
+  const PositionParts parts(config.width() / 2, config.row, config.channels);
+  const int64_t d = config.width(), column_code = d / 2, row_code = column_code + parts.column;
+  const int64_t channel_code = row_code + parts.row;
+  const double columns = static_cast<double>(config.row / config.channels);
+  const double byte = 1 / static_cast<double>(config.channels);  // in columns
   const double last_row = static_cast<double>((config.max_length - 1) / config.row);
   // The sine that is straight enough over all rows, and steep enough to need no large weight.
   int64_t slow = 0;
-  while (2 * slow + 3 < rows_width && frequency(slow, rows_width) * last_row > 1.5) ++slow;
-  const double w_row = frequency(slow, rows_width);
+  while (2 * slow + 3 < parts.row && frequency(slow, parts.row) * last_row > 1.5) ++slow;
+  const double w_row = frequency(slow, parts.row);
 
   Values query{layer.query}, key{layer.key};
-  for (int64_t n = 0; n < d; ++n) {
-    const int64_t head = n / config.head_dim, e = n % config.head_dim;
+  for (int64_t out = 0; out < d; ++out) {
+    const int64_t head = out / config.head_dim, e = out % config.head_dim;
     const double centre =
-        static_cast<double>(config.row - 1) * (static_cast<double>(e) + 0.5) / static_cast<double>(config.head_dim);
-    const double wanted = 1 + shifts[head % 3];
+        (columns - 1) * static_cast<double>(e) / static_cast<double>(std::max<int64_t>(config.head_dim - 1, 1));
+    const bool grey = config.channels == 1;
+    constexpr double grey_shifts[] = {0, 1, -1}, colour_shifts[] = {0, -1, 1};
+    const double channel = grey ? 0 : static_cast<double>(head % 3);  // that is looked for
+    const double shift = grey ? grey_shifts[head % 3] : colour_shifts[(n + head / 3) % 3];
+    // Relative to a byte's column, in which its channel counts too: the middle of the pixel that is asked for.
+    const double wanted = byte + shift - (1 - byte) / 2, own = -channel * byte;
     for (Values* values : {&query, &key}) {
-      const auto at = static_cast<size_t>(n);
-      std::fill_n(values->weight.begin() + n * d + column_code, d - column_code, 0.0f);
+      const auto at = static_cast<size_t>(out);
+      std::fill_n(values->weight.begin() + out * d + column_code, d - column_code, 0.0f);
       values->bias[at] = 0;
       // Those that change over a row. The fastest are sharp and repeat themselves, the slower ones tell the repeats
       // apart.
-      for (int64_t i = 0; 2 * i + 1 < columns_width; ++i) {
-        const double w = frequency(i, columns_width);
-        if (w * static_cast<double>(config.row) < 2) break;
-        values->add_cosine(n, column_code, i, sharpness, w * ((values == &query ? wanted : 0) - centre));
+      for (int64_t i = 0; 2 * i + 1 < parts.column; ++i) {
+        const double w = frequency(i, parts.column);
+        if (w * columns < 2) break;
+        values->add_cosine(out, column_code, i, sharpness, w * ((values == &query ? wanted : own) - centre));
         values->bias[at] -= static_cast<float>(sharpness);
       }
     }
-    if (rows_width < 2) continue;
+    if (parts.channel) {
+      key.add_cosine(out, channel_code, 0, sharpness, -channel_turn * channel);
+      key.bias[static_cast<size_t>(out)] -= static_cast<float>(sharpness);
+    }
+    if (parts.row < 2) continue;
     const double steep = recency / w_row, middle = last_row / 2;  // sin(x) = cos(x - pi/2)
-    key.add_cosine(n, row_code, slow, steep, -w_row * middle - std::numbers::pi / 2);
-    key.bias[static_cast<size_t>(n)] -= static_cast<float>(steep * std::sin(w_row * middle));
+    key.add_cosine(out, row_code, slow, steep, -w_row * middle - std::numbers::pi / 2);
+    key.bias[static_cast<size_t>(out)] -= static_cast<float>(steep * std::sin(w_row * middle));
   }
   query.set();
   key.set();

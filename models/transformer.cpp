@@ -12,7 +12,9 @@ void check_config(const TransformerConfig& c) {
         "transformer: layers, heads, head_dim, feed_forward, vocabulary, outputs and max_length must be positive");
   check(c.width() % 2 == 0, "transformer: the width ", c.heads, " x ", c.head_dim,
         " must be even: half of it is the embedding, half the position code");
-  check(c.row >= 0, "transformer: a row of ", c.row, " positions");
+  check(c.row >= 0, "transformer: a row of ", c.row, " bytes");
+  check((c.channels == 1 || c.channels == 3) && c.row % c.channels == 0, "transformer: ", c.channels,
+        " channels in a row of ", c.row, " bytes");
   check(c.dropout >= 0 && c.dropout < 1, "transformer: dropout ", c.dropout, " is not in [0, 1)");
 }
 
@@ -54,9 +56,9 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, Attention atten
 Transformer::Transformer(const TransformerConfig& config, Key init, Device device) : config_(config) {
   check_config(config);
   const int64_t d = config.width(), f = config.feed_forward;
-  embedding_ = config.row ? level_embedding(config.vocabulary, d / 2, device)
+  embedding_ = config.row ? level_embedding(config.vocabulary, d / 2, init.fold(0), device)
                           : random_embedding(config.vocabulary, d / 2, init.fold(0), device);
-  position_code_ = position_code(config.max_length, d / 2, config.row, device);
+  position_code_ = position_code(config.max_length, d / 2, config.row, config.channels, device);
   for (int64_t n = 0; n < config.layers; ++n) {
     const auto linear = [&, key = init.fold(static_cast<uint64_t>(2 + n))](uint64_t number, int64_t out, int64_t in) {
       return random_linear(out, in, key.fold(number), device);
@@ -65,7 +67,7 @@ Transformer::Transformer(const TransformerConfig& config, Key init, Device devic
     layers_.push_back({linear(0, d, d), has_keys ? linear(1, d, d) : Linear(), linear(2, d, d), linear(3, d, d),
                        plain_layer_norm(d, device), linear(4, f, d), linear(5, d, f), plain_layer_norm(d, device)});
     const bool last = n + 1 == config.layers;  // is left free to look elsewhere
-    if (config.row && config.attention == Attention::linear && !last) look_above(layers_.back(), config);
+    if (config.row && config.attention == Attention::linear && !last) look_above(layers_.back(), n, config);
   }
   norm_ = plain_layer_norm(d, device);
   predictor_ = random_linear(config.outputs, d, init.fold(1), device);
@@ -180,6 +182,24 @@ Tensor RecurrentTransformer::step(const Indices& tokens) {
   return reshape(model_->predictor_(layer_norm(x, model_->norm_.weight, model_->norm_.bias)), Shape{batch_, c.outputs});
 }
 
+int64_t RecurrentTransformer::sequence_bytes() const {
+  int64_t bytes = 0;
+  const auto count = [&](const auto& state) {
+    const auto& [first, second] = state;
+    bytes += (first.size() + second.size()) / batch_ * static_cast<int64_t>(sizeof(float));
+  };
+  for (const auto& state : states_) std::visit(count, state);
+  return bytes;
+}
+
+const AttentionState& RecurrentTransformer::state(int64_t layer) const {
+  check(layer >= 0 && layer < std::ssize(states_), "recurrent transformer: no layer ", layer, " among ",
+        states_.size());
+  const AttentionState* const state = std::get_if<AttentionState>(&states_[static_cast<size_t>(layer)]);
+  check(state != nullptr, "recurrent transformer: softmax attention has no state but its keys and values");
+  return *state;
+}
+
 RecurrentTransformer RecurrentTransformer::select(const std::vector<int64_t>& from) const {
   RecurrentTransformer chosen = *this;
   std::vector<int32_t> rows;
@@ -225,6 +245,11 @@ Tensor RereadingTransformer::step(const Indices& tokens) {
   const Tensor outputs = (*model_)(Indices(Shape{batch, length}, all, model_->device()));
   return gather_rows(outputs.viewed_as(Shape{batch * length, outputs.shape()[-1]}),
                      Indices(Shape{batch}, last, model_->device()));
+}
+
+int64_t RereadingTransformer::sequence_bytes() const {
+  const TransformerConfig& c = model_->config();  // of what is alive at once: x, q, k, v, y, and the feed-forward layer
+  return c.max_length * (6 * c.width() + c.feed_forward + c.outputs) * static_cast<int64_t>(sizeof(float));
 }
 
 RereadingTransformer RereadingTransformer::select(const std::vector<int64_t>& from) const {

@@ -39,9 +39,10 @@ struct TransformerConfig {
   float dropout = 0.1f;
   Attention attention = Attention::linear;
   Lsh lsh = {};  // of Attention::lsh
-  // Length of an image's rows, 0 if tokens are not the levels of an image or all is to be as in the paper. Positions
-  // are then coded as row and column, and the model starts with what models/initial.h knows of images.
+  // Bytes in a row of an image, 0 if tokens are not the levels of an image or all is to be as in the paper. Positions
+  // are then coded as row, column and channel, and the model starts with what models/initial.h knows of images.
   int64_t row = 0;
+  int64_t channels = 1;  // of an image: 1, or 3 whose bytes follow each other, r g b r g b
 
   int64_t width() const { return heads * head_dim; }
 };
@@ -102,6 +103,8 @@ class RecurrentTransformer {
   Tensor step(const Indices& tokens);
   void read(const Indices& tokens) { step(tokens); }     // where nobody wants to know
   const Indices& position() const { return position_; }  // how many tokens it has read: [1], on the model's device
+  int64_t sequence_bytes() const;                        // of memory that a sequence takes
+  const AttentionState& state(int64_t layer) const;      // throws if its attention is not linear
   // A copy in which sequence i is sequence from[i] of this one; goes on from here on its own.
   RecurrentTransformer select(const std::vector<int64_t>& from) const;
 
@@ -123,6 +126,7 @@ class RereadingTransformer {
   Tensor step(const Indices& tokens);  // as RecurrentTransformer's, and so are the others
   void read(const Indices& tokens);
   const Indices& position() const { return position_; }
+  int64_t sequence_bytes() const;
   RereadingTransformer select(const std::vector<int64_t>& from) const;
 
  private:

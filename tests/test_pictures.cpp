@@ -59,6 +59,29 @@ TEST_CASE("pictures: a sheet enlarges its cells and puts lines between them") {
   check_fails([&] { sheet({cells[0], picture(std::vector<uint8_t>(4), 2, 2, 1)}, 1, 1); }, "another size");
 }
 
+TEST_CASE("pictures: a sheet chooses how large its cells are") {
+  const std::vector<Picture> small(3, picture(std::vector<uint8_t>(49), 7, 7, 1)),
+      many(10000, picture(std::vector<uint8_t>(784), 28, 28, 1));
+  CHECK(sheet(small, 3).width == 3 * (84 + 2) + 2);
+  CHECK(sheet(many, 100).width == 100 * (28 + 2) + 2);
+}
+
+TEST_CASE("pictures: on a terminal, two pixels are one character, and colours are set where they change") {
+  Picture p = picture(std::vector<uint8_t>{1, 2, 3, 1, 2, 3, 7, 7, 7, 1, 2, 3, 9, 9, 9, 9, 9, 9}, 3, 2, 3);
+  CHECK(half_blocks(p) ==
+        "\x1b[38;2;1;2;3m\x1b[48;2;7;7;7m\u2580\x1b[48;2;1;2;3m\u2580\x1b[0m\n"
+        "\x1b[38;2;9;9;9m\u2580\u2580\x1b[0m\n");
+}
+
+TEST_CASE("pictures: another size, of the same pixels") {
+  const Picture p = resized(picture(std::vector<uint8_t>{10, 20, 30, 40}, 2, 2, 1), 4, 6);
+  CHECK(p.height == 4);
+  CHECK(p.width == 6);
+  CHECK(at(p, 1, 2) == Colour{10, 10, 10});
+  CHECK(at(p, 1, 3) == Colour{20, 20, 20});
+  CHECK(at(p, 3, 5) == Colour{40, 40, 40});
+}
+
 TEST_CASE("pictures: a heat map grows brighter with its values, like its scale") {
   const auto brightness = [](Colour c) { return c[0] + c[1] + c[2]; };
   std::vector<double> values;
@@ -78,16 +101,17 @@ TEST_CASE("pictures: a heat map grows brighter with its values, like its scale")
 TEST_CASE("pictures: the loss is drawn if gnuplot is there, and nothing happens if not") {
   const Folder folder;
   const fs::path csv = folder.path / "it's.csv", png = folder.path / "a 'plot'.png";
-  std::ofstream(csv) << "step,loss,loss_bits,validation,validation_bits\n1,2,3,,\n2,1.5,2.2,,\n3,1,1.4,1.1,1.6\n";
+  std::ofstream(csv) << "step,loss,loss_bits,validation,validation_bits,lr,tokens_per_second,seconds\n1,2,3,,,1,1,1\n"
+                        "2,1.5,2.2,,,1,1,2\n3,1,1.4,1.1,1.6,1,1,3\n";
   const bool there = std::system("command -v gnuplot >/dev/null 2>&1") == 0;
   for (const bool bits : {false, true}) {
-    plot_loss(csv, png, "it's a title", bits);
+    plot_loss(csv, png, "it's a title", bits, bits ? 7.5 : 0);
     CHECK(fs::exists(png) == there);
     if (there) CHECK(read_png(png).width == 900);
     fs::remove(png);
   }
   if (!there) MESSAGE("skipped: 1 test, gnuplot is not installed");
-  plot_loss(folder.path / "missing.csv", png, "nothing", true);
+  plot_loss(folder.path / "missing.csv", png, "nothing", true, 0);
   CHECK_FALSE(fs::exists(png));
   CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);
 }

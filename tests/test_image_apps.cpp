@@ -1,5 +1,5 @@
-// `runnel mnist` from its command line: training, numbers, and the pictures, which are read back pixel by pixel. The
-// model is too small to learn; what is checked here does not depend on what it learned.
+// `runnel mnist` and `runnel cifar10` from their command lines: training, numbers, and the pictures, which are read
+// back pixel by pixel. The models are too small to learn; what is checked here does not depend on what they learned.
 #include <cmath>
 #include <numbers>
 #include <set>
@@ -393,6 +393,143 @@ TEST_CASE("mnist train: a loss that is not a number names the step; the last che
   const Result result = box.run("mnist train --resume --steps 6 --out run");
   check_refused(result, 1, " at step 4; run/last.safetensors holds step 3");
   CHECK(read(last) == before);
+}
+
+TEST_CASE("mnist with classes: the model is told them, and draws what it is asked for") {
+  const Sandbox box;
+  const std::string classes = train + "--classes --steps 4 --evaluate-every 2 --out ";
+  succeed(box, classes + "run");
+  CHECK(contains(load_safetensors(box.folder / "run" / "last.safetensors").metadata.at("model"), "\"vocabulary\":266"));
+  succeed(box, train + "--classes --steps 2 --evaluate-every 2 --out half");
+  succeed(box, "mnist train --resume --steps 4 --out half");
+  CHECK(read(box.folder / "half" / "last.safetensors") == read(box.folder / "run" / "last.safetensors"));
+  check_refused(box.run("mnist train --resume --classes=false --out run"), 2, "--classes false: the run to resume");
+
+  CHECK(contains(succeed(box, "mnist evaluate --limit 3 --model run").out, "over 49 bytes of each of 3 images"));
+  const auto sample = [&](const std::string& flags) {
+    succeed(box, "mnist sample --model run --threads 1 --out sheet.png " + flags);
+    return read_png(box.folder / "sheet.png");
+  };
+  const Picture in_turn = sample("--count 13"), threes = sample("--count 4 --class 3"),
+                twos = sample("--count 4 --class 2");
+  CHECK(cell(in_turn, 3, 4) == cell(threes, 3, 2));
+  CHECK(cell(in_turn, 2, 4) != cell(threes, 2, 2));
+  CHECK(cell(in_turn, 2, 4) == cell(twos, 2, 2));
+  CHECK(sample("--count 4 --class 3").rgb == threes.rgb);
+  check_refused(box.run("mnist sample --model run --class 10"), 2, "--class: 10 is not a number from -1 to 9");
+
+  // A completion goes on from the class of its image.
+  const auto complete = [&](const std::string& keep) {
+    succeed(box, "mnist complete --model run --threads 1 --index 0-2 --out sheet.png --keep " + keep);
+    return read_png(box.folder / "sheet.png");
+  };
+  for (const std::string keep : {"1", "48"}) check_size(complete(keep), 3, 5);
+  succeed(box, "mnist state --model run");
+
+  succeed(box, train + "--steps 1 --out untold");
+  check_refused(box.run("mnist sample --model untold --class 3"), 2, "was not trained with --classes");
+}
+
+TEST_CASE("mnist sample: how images grow, and files of their own") {
+  const Sandbox box;
+  succeed(box, train + "--steps 3 --out run");
+  succeed(box, "mnist sample --model run --threads 1 --count 3");
+  const Picture three = read_png(box.folder / "run" / "samples.png");
+  CHECK(contains(succeed(box, "mnist sample --model run --threads 1 --count 3 --growth").out, "run/growth.png"));
+  const Picture growth = read_png(box.folder / "run" / "growth.png");
+  check_size(growth, 3, 8);
+  const Colour unknown = at(picture(std::vector<uint8_t>{0}, 1, 1, 1, 0), 0, 0);
+  for (int64_t i = 0; i < 3; ++i)
+    for (int64_t stage = 1; stage <= 8; ++stage) {
+      std::vector<Colour> grown = cell(three, i, 2);
+      std::fill(grown.begin() + 49 * stage / 8, grown.end(), unknown);
+      CHECK(cell(growth, 8 * i + stage - 1, 8) == grown);
+    }
+  CHECK(contains(succeed(box, "mnist sample --model run --threads 1 --count 3 --single --out here").out, "here\n"));
+  for (int64_t i = 0; i < 3; ++i) {
+    const Picture alone = read_png(box.folder / "here" / ("0000" + std::to_string(i) + ".png"));
+    CHECK(alone.width == 7);
+    std::vector<Colour> pixels;
+    for (int64_t p = 0; p < 49; ++p) pixels.push_back(at(alone, p / 7, p % 7));
+    CHECK(pixels == cell(three, i, 2));
+  }
+  succeed(box, "mnist sample --model run --count 1 --single");
+  CHECK(fs::exists(box.folder / "run" / "images" / "00000.png"));
+  check_refused(box.run("mnist sample --model run --single --growth"), 2, "--growth and --single: give one of them");
+  check_refused(box.run("mnist sample --model run --count 10001"), 2, "--count 10001: a sheet shows at most 10000");
+  std::ofstream(box.folder / "file") << "in the way";
+  check_refused(box.run("mnist sample --model run --single --count 1 --out file"), 1, "--out file: cannot be");
+}
+
+TEST_CASE("mnist state: what each head remembers at eight moments of an image") {
+  const Sandbox box;
+  succeed(box, train + "--steps 3 --out run");
+  const std::string state = "mnist state --threads 1 --precision f32 --model run ";
+  CHECK(contains(succeed(box, state + "--index 4").out, "run/state.png: image 4 of synthetic digits (not MNIST)"));
+  const Picture picture = read_png(box.folder / "run" / "state.png");
+  CHECK(picture.width == 8 * 98 + 2);
+  CHECK(picture.height == 3 * 98 + 2);  // the image and two heads
+  const auto pixel = [&](int64_t row, int64_t column, int64_t y, int64_t x, int64_t of) {
+    return at(picture, 2 + row * 98 + (2 * y + 1) * 96 / (2 * of), 2 + column * 98 + (2 * x + 1) * 96 / (2 * of));
+  };
+  const auto image = test_images(5).image(4);
+  for (int64_t i = 0; i < 49; ++i) {
+    const uint8_t byte = image[static_cast<size_t>(i)];
+    CHECK(pixel(0, 7, i / 7, i % 7, 7) == Colour{byte, byte, byte});
+  }
+  CHECK(pixel(0, 3, 6, 6, 7) == pixel(0, 0, 6, 6, 7));  // not read yet
+  std::set<Colour> colours;
+  for (int64_t i = 0; i < 64; ++i) colours.insert(pixel(1, 7, i / 8, i % 8, 8));
+  CHECK(colours.size() > 8);
+  check_refused(box.run(state + "--layer 1"), 2, "--layer 1: the model has 1 layers, counted from 0");
+  check_refused(box.run(state + "--index 10000"), 2, "--index 10000: give a number from 0 to 9999");
+  succeed(box, train + "--steps 1 --attention softmax --out softmax");
+  check_refused(box.run("mnist state --model softmax"), 2, "has softmax attention, which has no state");
+}
+
+// CIFAR-10's binary files with so few images; the label, then all red, green and blue bytes. Red is never below 200.
+void write_cifar10(const fs::path& folder, size_t images) {
+  fs::create_directories(folder);
+  for (const std::string name :
+       {"data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"}) {
+    std::ofstream file(folder / (name + ".bin"), std::ios::binary);
+    for (size_t i = 0; i < images; ++i)
+      for (size_t byte = 0; byte < 3073; ++byte)
+        file << static_cast<char>(byte == 0 ? i % 10 : byte <= 1024 ? 200 + (i + byte / 256) % 50 : (i + byte) % 100);
+  }
+}
+
+TEST_CASE("cifar10: trains, evaluates, samples, completes and shows its state") {
+  const Sandbox box;
+  write_cifar10(box.folder / "data", 50);  // 250 to train on, 50 to test
+  const std::string colours =
+      "cifar10 train --preset tiny --precision f32 --data data --side 8 --layers 2 --width 24 --heads 3 --feed-forward "
+      "16 --batch 2 --minutes 0 --schedule constant --evaluate-every 3 --threads 1 ";
+  const Result trained = succeed(box, colours + "--steps 6 --out run");
+  CHECK(contains(trained.out, "data: CIFAR-10 (train), 50 images of 8 x 8; 200 more choose"));
+  succeed(box, colours + "--steps 3 --out half");
+  succeed(box, "cifar10 train --resume --steps 6 --out half");
+  CHECK(read(box.folder / "half" / "last.safetensors") == read(box.folder / "run" / "last.safetensors"));
+
+  CHECK(contains(succeed(box, "cifar10 evaluate --model run").out,
+                 "over 191 bytes of each of 50 images of 8 x 8, CIFAR-10 (test)"));
+  CHECK(read_png(box.folder / "run" / "bits.png").width == (3 * 8 + 2) * 42);
+  succeed(box, "cifar10 sample --model run --count 9");
+  const Picture sheet = read_png(box.folder / "run" / "samples.png");  // pixels of 11 x 11
+  CHECK(sheet.width == 3 * 90 + 2);
+  std::set<uint8_t> reds;
+  for (int64_t i = 0; i < 9; ++i) {
+    const Colour first = at(sheet, 2 + i / 3 * 90, 2 + i % 3 * 90);
+    CHECK(first[0] >= 200);  // as in every image of the training set
+    reds.insert(first[0]);
+  }
+  CHECK(reds.size() > 3);
+  CHECK(contains(succeed(box, "cifar10 complete --index 1 --model run").out, "the first 96 of 192 bytes"));
+  succeed(box, "cifar10 state --layer 1 --index 2 --model run");
+
+  check_refused(box.run("mnist sample --model run"), 1, "is a checkpoint of the app \"cifar10\", not of \"mnist\"");
+  check_refused(box.run("cifar10 train --side 28"), 2, "--side: 28 is not one of 32, 16, 8");
+  check_refused(box.run("cifar10 train --data nowhere"), 1, "datasets/download.sh cifar10");
 }
 
 }  // namespace

@@ -1,0 +1,78 @@
+// What `runnel mnist` and `runnel cifar10` share: a data set of images and its flags (images.cpp trains and evaluates,
+// drawing.cpp generates), and how a trained model is opened.
+#pragma once
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apps/options.h"
+#include "apps/pictures.h"
+#include "apps/training.h"
+#include "datasets/files.h"
+#include "datasets/images.h"
+
+namespace runnel {
+
+// One of the data sets.
+struct ImageData {
+  std::string name;  // of the subcommand
+  int64_t side, channels;
+  std::vector<std::string> sides;  // that images can be scaled down to
+  const char* data_help;           // of --data
+  int64_t keep;                    // bytes of a whole image that `complete` gives if it is not told
+  ImageSet (*load)(const std::string& data, Split split);
+};
+
+// The split as --data says it, in images of side x side.
+ImageSet load(const ImageData& set, const std::string& data, Split split, int64_t side);
+
+// How many of the training images have which first byte, which no model predicts: [256].
+std::vector<int64_t> first_bytes(const ImageSet& images);
+
+// One line on the terminal that is written over; nothing when stderr is a file.
+void progress(const char* what, int64_t done, int64_t of);
+
+struct UseOptions : Machine {
+  const ImageData* set = nullptr;
+  std::string model, out;
+
+  template <class Each>
+  void each(Each&& option) {
+    Machine::each(option);
+    option("model", model, CLI::Validator(), "a run folder, or a .safetensors file");
+    option("out", out, CLI::Validator(), "the PNG file to write; beside the checkpoint if not given");
+  }
+};
+
+// A trained model and where its picture goes.
+struct Use {
+  const ImageData& set;
+  Checkpoint checkpoint;
+  int64_t side;
+  bool classes;      // it is told the class of its image
+  std::string data;  // that it was trained on
+  std::vector<int64_t> first_bytes;
+  std::filesystem::path out;
+
+  // Throws if the model is not of such images, or if the picture, or a folder of pictures, cannot be written.
+  Use(const UseOptions& options, const char* picture_name, bool folder = false);
+
+  ImageSet test_images(const std::string& given) const {
+    return load(set, given.empty() ? data : given, Split::test, side);
+  }
+  int64_t image_size() const { return side * side * set.channels; }
+  Picture picture_of(std::span<const uint8_t> bytes, int64_t known = INT64_MAX) const {
+    return picture(bytes, side, side, set.channels, known);
+  }
+};
+
+// Images drawn from a model, image i from seed.fold(i): the same whatever is drawn with it. The first byte is drawn as
+// often as `first_bytes` says. classes: one per image if the model is told them, else empty.
+std::vector<uint8_t> generate(const Transformer& model, bool stateful, Key seed, int64_t first, int64_t count,
+                              const std::vector<int64_t>& first_bytes, const std::vector<uint8_t>& classes,
+                              double temperature, bool show_progress);
+
+void add_drawing(CLI::App& app, Command& chosen, const ImageData& set);
+
+}  // namespace runnel
