@@ -1,6 +1,9 @@
-// A two-layer model against PyTorch: logits, loss, every gradient and ten RAdam updates. The files are written by
-// tests/golden/make.py, in float64.
+// A two-layer model against PyTorch: logits, loss, every gradient and ten RAdam updates, and checkpoints of the program
+// against the authors' library. The files are written by tests/golden/make.py and interchange.py, in float64.
+#include <fstream>
+#include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "models/optimizer.h"
 #include "models/safetensors.h"
@@ -103,4 +106,34 @@ TEST_CASE("golden: a model of bytes with a mixture of logistics equals PyTorch's
     const Tensor nll = logistic_mixture_nll(params, golden.indices("targets"));
     return scale(sum(nll), 1.0f / static_cast<float>(nll.size()));
   });
+}
+
+TEST_CASE("golden: checkpoints give the same logits in the authors' library") {
+  const Golden golden("interchange");
+  for (const std::string name : {"line", "grid", "softmax"}) {
+    CAPTURE(name);
+    const Golden checkpoint("interchange_" + name);
+    const nlohmann::json c = nlohmann::json::parse(checkpoint.content.metadata.at("model"));
+    const Transformer model({.layers = c["layers"],
+                             .heads = c["heads"],
+                             .head_dim = c["head_dim"],
+                             .feed_forward = c["feed_forward"],
+                             .vocabulary = c["vocabulary"],
+                             .outputs = c["outputs"],
+                             .max_length = c["max_length"],
+                             .attention = attention_named(c["attention"]),
+                             .row = c["row"]},
+                            Key{1});
+    restore(checkpoint.content, checkpoint.path, model.parameters());
+    check_close(model(golden.indices(name + ".tokens")), doubles(golden.tensor(name + ".logits")), reduction);
+  }
+}
+
+TEST_CASE("golden: the authors' library was called as models/README.md says") {
+  if (!has_sources()) return;
+  std::ifstream file(source_dir() / "models/README.md");
+  const std::string readme{std::istreambuf_iterator<char>(file), {}}, fence = "```";
+  const std::string executed = Golden("interchange").content.metadata.at("lines");
+  // If not: run tests/golden/interchange.py, which executes them.
+  CHECK(readme.find(fence + "python\n" + executed + fence) != std::string::npos);
 }
