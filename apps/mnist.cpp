@@ -182,8 +182,8 @@ int train_mnist(MnistSettings& s) {
             .loss = {},
             .validate = {},
             .preview = {}};
-  task.loss = [&](int64_t step, int64_t batch, Key key) {
-    const ByteBatch bytes = byte_batch(images, step * batch, batch, model.device());
+  task.loss = [&](int64_t first, int64_t count, Key key) {
+    const ByteBatch bytes = byte_batch(images, first, count, model.device());
     const Tensor nll = logistic_mixture_nll(model(bytes.tokens, key), bytes.targets);
     return scale(sum(nll), 1 / static_cast<float>(nll.size()));
   };

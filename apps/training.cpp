@@ -18,6 +18,7 @@
 #include "engine/tape.h"
 #include "models/optimizer.h"
 #include "models/safetensors.h"
+#include "ops/ops.h"
 
 namespace runnel {
 namespace {
@@ -169,6 +170,7 @@ class Run {
   Run(const Task& task, const Settings& settings, const json& config)
       : task_(task),
         settings_(settings),
+        part_(settings.micro_batch ? std::min(settings.micro_batch, settings.batch) : settings.batch),
         folder_(settings.out),
         config_(config),
         parameters_(task.model.parameters()),
@@ -182,8 +184,10 @@ class Run {
   int run();
 
  private:
-  // One update with `batch` sequences. Returns the loss.
-  double update(int64_t step, int64_t batch);
+  // The mean loss of an update's sequences, `part` at a time, and its gradients.
+  Tensor differentiate(int64_t step, int64_t batch, int64_t part, Gradients& gradients) const;
+  // One update with `batch` sequences, `part` at a time. Returns the loss.
+  double update(int64_t step, int64_t batch, int64_t part);
   double lr(int64_t step, double seconds) const;
   void open_folder();
   void save();
@@ -195,6 +199,7 @@ class Run {
 
   const Task& task_;
   const Settings& settings_;
+  const int64_t part_;  // sequences computed at a time
   const fs::path folder_;
   const json config_;
   std::vector<NamedTensor> parameters_;
@@ -203,15 +208,39 @@ class Run {
   int64_t saved_ = -1;  // the step that last.safetensors holds
 };
 
-double Run::update(int64_t step, int64_t batch) {
+Tensor Run::differentiate(int64_t step, int64_t batch, int64_t part, Gradients& gradients) const {
   const Key key = key_for(settings_.seed, Purpose::training).fold(static_cast<uint64_t>(step));
-  Tape tape;
-  const Tensor loss = task_.loss(step, batch, key);
+  const int64_t first = step * batch;
+  const auto weight = [&](int64_t from, int64_t count) {
+    return task_.weight ? task_.weight(from, count) : static_cast<double>(count);
+  };
+  const auto differentiate_part = [&](int64_t from, int64_t count, Key own, double share) {
+    Tape tape;
+    Tensor loss = task_.loss(from, count, own);
+    if (share < 1) loss = scale(loss, static_cast<float>(share));
+    gradients = tape.backward(loss, std::move(gradients));
+    return loss;
+  };
+  if (part >= batch) return differentiate_part(first, batch, key, 1);
+  const double whole = weight(first, batch);
+  Tensor total;
+  for (int64_t done = 0; done < batch; done += part) {
+    const int64_t count = std::min(part, batch - done);
+    const Tensor loss = differentiate_part(first + done, count, key.fold(static_cast<uint64_t>(1 + done)),
+                                           weight(first + done, count) / whole);
+    total = total ? add(total, loss) : loss;
+  }
+  return total;
+}
+
+double Run::update(int64_t step, int64_t batch, int64_t part) {
+  Gradients gradients;
+  const Tensor loss = differentiate(step, batch, part, gradients);
   const double nats = loss.item();
   check(std::isfinite(nats), "the loss is ", nats, " at step ", step + 1, "; ",
         saved_ < 0 ? "nothing was saved yet"
                    : fmt::format("{} holds step {}", (folder_ / "last.safetensors").string(), saved_));
-  optimizer_.step(tape.backward(loss));
+  optimizer_.step(gradients);
   return nats;
 }
 
@@ -318,7 +347,7 @@ int Run::run() {
   while (!last && !interrupted) {
     const double start = now(), rate_of_learning = lr(at_.step, start - begun);
     optimizer_.set_lr(rate_of_learning);
-    at_.loss_sum += update(at_.step, settings_.batch);
+    at_.loss_sum += update(at_.step, settings_.batch, part_);
     ++at_.loss_count;
     ++at_.step;
     row_seconds += now() - start;
@@ -362,12 +391,12 @@ void Run::dry() {
   const auto peak = [&](int64_t batch) {
     reset_peak(settings_.where());
     const int64_t before = memory_use(settings_.where()).live;
-    update(0, batch);
+    update(0, batch, std::min(part_, batch));
     return static_cast<double>(memory_use(settings_.where()).peak - before);
   };
   const auto seconds_of = [&](int64_t batch) {
     const double start = now();
-    update(0, batch);
+    update(0, batch, std::min(part_, batch));
     synchronize(settings_.where());
     return now() - start;
   };

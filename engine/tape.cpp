@@ -27,7 +27,7 @@ Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, 
   return output.set_wants_grad();
 }
 
-Gradients Tape::backward(const Tensor& loss) {
+Gradients Tape::backward(const Tensor& loss, Gradients sum) {
   check(loss.size() == 1, "backward: the loss is a tensor ", loss.shape(), ", not one number");
   check(loss.wants_grad(), "backward: the loss does not depend on any tensor that wants a gradient");
   // Rules call ops; those are not to be recorded. Recording goes on afterwards, also when a rule throws.
@@ -35,8 +35,7 @@ Gradients Tape::backward(const Tensor& loss) {
     Tape* recording = std::exchange(current, nullptr);
     ~Pause() { current = recording; }
   } pause;
-  Gradients gradients;
-  auto& by_id = gradients.by_id_;
+  auto& by_id = sum.by_id_;
   by_id[loss.id()] = Tensor::full(loss.shape(), 1, loss.device());
 
   while (!nodes_.empty()) {
@@ -56,18 +55,18 @@ Gradients Tape::backward(const Tensor& loss) {
       if (!input.wants_grad || !dx[i]) continue;
       check(dx[i].shape() == input.shape, node.op, ": the gradient ", dx[i].shape(), " of input ", i,
             " does not have its shape ", input.shape);
-      Tensor& sum = by_id[input.id];
-      if (!sum) {
-        sum = std::move(dx[i]);
+      Tensor& so_far = by_id[input.id];
+      if (!so_far) {
+        so_far = std::move(dx[i]);
       } else {
         // Out of place: a rule may have handed the same tensor to two inputs.
-        Tensor total(sum.shape(), sum.device());
-        DISPATCH(sum.device(), add(total.data(), sum.data(), dx[i].data(), sum.size()));
-        sum = std::move(total);
+        Tensor total(so_far.shape(), so_far.device());
+        DISPATCH(so_far.device(), add(total.data(), so_far.data(), dx[i].data(), so_far.size()));
+        so_far = std::move(total);
       }
     }
   }
-  return gradients;
+  return sum;
 }
 
 const Tensor& Gradients::of(const Tensor& leaf) const {

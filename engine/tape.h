@@ -40,9 +40,9 @@ class Tape {
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
-  // Gradients of `loss` (one number) for every leaf that wants one. Frees the tape's tensors as it goes, so it can
-  // be called once; recording pauses meanwhile.
-  Gradients backward(const Tensor& loss);
+  // Gradients of `loss` (one number) for every leaf that wants one, added to those in `sum`. Frees the tape's tensors
+  // as it goes, so it can be called once; recording pauses meanwhile.
+  Gradients backward(const Tensor& loss, Gradients sum = {});
 
  private:
   friend Tensor record(const char*, const std::vector<Tensor>&, Tensor, Backward);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/safetensors.h"
+#include "tests/check.h"
 #include "tests/program.h"
 
 namespace runnel::test {
@@ -147,6 +148,51 @@ TEST_CASE("copy train: a run that is killed and resumed ends in the same bytes")
     CHECK(read(box.folder / "killed" / file) == read(box.folder / "whole" / file));
   }
   CHECK(untimed(box.folder / "killed" / "metrics.csv") == untimed(box.folder / "whole" / "metrics.csv"));
+}
+
+// The parameters and moments that a run left, together.
+std::vector<double> numbers(const fs::path& run) {
+  std::vector<double> all;
+  for (const auto& [name, tensor] : load_safetensors(run / "last.safetensors").tensors)
+    for (const float x : tensor.to_vector()) all.push_back(x);
+  return all;
+}
+
+TEST_CASE("copy train: --micro-batch makes the same update from parts of the batch") {
+  const Sandbox box;
+  const std::string flags = train + "--length 16 --batch 8 --steps 1 --dropout 0 --precision f32 --out ";
+  succeed(box, flags + "whole");
+  for (const std::string size : {"1", "3", "7"}) {
+    CAPTURE(size);
+    succeed(box, flags + "parts --micro-batch " + size);
+    CHECK_LE(distance(numbers(box.folder / "parts"), numbers(box.folder / "whole")), rounding);
+    const auto standing = [&](const std::string& run) {
+      return nlohmann::json::parse(
+                 load_safetensors(box.folder / run / "last.safetensors").metadata.at("standing"))["best"]
+          .get<double>();
+    };
+    CHECK(standing("parts") == doctest::Approx(standing("whole")).epsilon(rounding));
+    fs::remove_all(box.folder / "parts");
+  }
+  succeed(box, flags + "more --micro-batch 9");
+  CHECK(numbers(box.folder / "more") == numbers(box.folder / "whole"));
+}
+
+TEST_CASE("copy train: a run in parts is resumed to the same bytes; an older run knows nothing of parts") {
+  const Sandbox box;
+  const std::string flags = train + "--batch 5 --micro-batch 2 --dropout 0.1 --out ";
+  succeed(box, flags + "whole --steps 12");
+  succeed(box, flags + "halves --steps 6");
+  succeed(box, "copy train --resume --out halves --steps 12");
+  const auto last = [&](const char* run) { return read(box.folder / run / "last.safetensors"); };
+  CHECK(numbers(box.folder / "halves") == numbers(box.folder / "whole"));
+
+  auto config = nlohmann::json::parse(read(box.folder / "whole" / "config.json"));
+  config.erase("micro-batch");
+  std::ofstream(box.folder / "whole" / "config.json") << config;
+  const std::string before = last("whole");
+  succeed(box, "copy train --resume --out whole --steps 13");
+  CHECK(last("whole") != before);
 }
 
 TEST_CASE("copy train: rows beyond the checkpoint and half a row are cut on resume") {

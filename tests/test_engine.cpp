@@ -119,6 +119,19 @@ TEST_CASE("tape: x + x, and a tensor used by several ops") {
   }
 }
 
+TEST_CASE("tape: gradients of several losses are added up") {
+  const Tensor x = leaf(Shape{2}, {3, -1}), y = leaf(Shape{2}, {1, 2});
+  Gradients gradients;
+  for (const float s : {2.0f, 5.0f}) {
+    Tape tape;
+    gradients = tape.backward(sum(add(scale(x, s), x)), std::move(gradients));
+  }
+  Tape tape;
+  gradients = tape.backward(sum(y), std::move(gradients));
+  CHECK(gradients.of(x).to_vector() == std::vector<float>{9, 9});
+  CHECK(gradients.of(y).to_vector() == std::vector<float>{1, 1});
+}
+
 TEST_CASE("tape: only what wants a gradient gets one") {
   const Tensor x = leaf(Shape{2}, {1, 2}), unused = leaf(Shape{2}, {1, 2}), constant(Shape{2}, {1, 2});
   Tape tape;
