@@ -62,7 +62,8 @@ TransformerConfig Settings::model(int64_t vocabulary, int64_t outputs, int64_t m
           .max_length = max_length,
           .dropout = static_cast<float>(dropout),
           .attention = attention_named(attention),
-          .lsh = {rounds, buckets, chunk}};
+          .lsh = {rounds, buckets, chunk},
+          .recompute = recompute};
 }
 
 nlohmann::json read_config(const std::filesystem::path& run_folder) {
@@ -75,8 +76,8 @@ nlohmann::json read_config(const std::filesystem::path& run_folder) {
 }
 
 bool is_changeable(const std::string& flag) {
-  static const std::set<std::string> changeable{"device",    "threads",        "steps",      "minutes",
-                                                "log-every", "evaluate-every", "save-every", "micro-batch"};
+  static const std::set<std::string> changeable{"device",         "threads",    "steps",       "minutes",  "log-every",
+                                                "evaluate-every", "save-every", "micro-batch", "recompute"};
   return changeable.contains(flag);
 }
 

@@ -66,6 +66,7 @@ struct Settings : Machine {
 
   int64_t batch = 64;
   int64_t micro_batch = 0;  // 0: the whole batch
+  bool recompute = false;
   int64_t steps = 10000;
   double minutes = 0;  // of training in all, over all resumes; 0: no limit
   double lr = 1e-3;
@@ -103,6 +104,9 @@ struct Settings : Machine {
         "micro-batch", micro_batch, in_range(0, 1 << 20),
         "sequences whose gradients are computed at a time, then added up: less memory for the same update; 0: all of "
         "--batch");
+    option("recompute", recompute, CLI::Validator(),
+           "keep only the layers' inputs and compute the rest again in the backward pass: less memory, more time, the "
+           "same numbers");
     option("steps", steps, in_range(1), "updates");
     option("minutes", minutes, in_range(0, 1e6), "stop after so many minutes of training in all; 0: no limit");
     option("lr", lr, in_range(0, 100), "learning rate");

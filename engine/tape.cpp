@@ -1,5 +1,7 @@
 #include "engine/tape.h"
 
+#include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "engine/check.h"
@@ -27,17 +29,49 @@ Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, 
   return output.set_wants_grad();
 }
 
+Tensor recompute(const std::function<Tensor()>& f) {
+  if (!current) return f();
+  // f's inputs are what its ops use and do not make.
+  std::unordered_set<uint64_t> made, seen;
+  std::vector<Tape::Node::Input> inputs;
+  Tensor y;
+  {
+    Tape once;
+    y = f();
+    for (const Tape::Node& node : once.nodes_) {
+      for (const Tape::Node::Input& input : node.inputs)
+        if (input.wants_grad && !made.contains(input.id) && seen.insert(input.id).second) inputs.push_back(input);
+      made.insert(node.output);
+    }
+  }
+  if (!made.contains(y.id())) return y;
+  y = y.viewed_as(y.shape());  // the ops on `once` are gone: to the outer tape this is another tensor
+  current->nodes_.push_back({"recompute", inputs, y.id(), [f, inputs](const Tensor& dy) {
+                               Tape again;
+                               Gradients gradients;
+                               gradients.by_id_[f().id()] = dy;
+                               gradients = again.walk(std::move(gradients));
+                               std::vector<Tensor> dx;
+                               for (const auto& input : inputs) dx.push_back(std::move(gradients.by_id_[input.id]));
+                               return dx;
+                             }});
+  return y.set_wants_grad();
+}
+
 Gradients Tape::backward(const Tensor& loss, Gradients sum) {
   check(loss.size() == 1, "backward: the loss is a tensor ", loss.shape(), ", not one number");
   check(loss.wants_grad(), "backward: the loss does not depend on any tensor that wants a gradient");
+  sum.by_id_[loss.id()] = Tensor::full(loss.shape(), 1, loss.device());
+  return walk(std::move(sum));
+}
+
+Gradients Tape::walk(Gradients sum) {
   // Rules call ops; those are not to be recorded. Recording goes on afterwards, also when a rule throws.
   const struct Pause {
     Tape* recording = std::exchange(current, nullptr);
     ~Pause() { current = recording; }
   } pause;
   auto& by_id = sum.by_id_;
-  by_id[loss.id()] = Tensor::full(loss.shape(), 1, loss.device());
-
   while (!nodes_.empty()) {
     const Node node = std::move(nodes_.back());
     nodes_.pop_back();

@@ -23,12 +23,18 @@ using Backward = std::function<std::vector<Tensor>(const Tensor& dy)>;
 // then wants one too.
 Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, Backward backward);
 
+// f(), of which nothing is kept but what f itself holds: backward calls f again and differentiates that. So f must
+// return the same numbers every time. Gradients are the same to the bit, unless f shares a tensor with ops outside:
+// then sums are in another order.
+Tensor recompute(const std::function<Tensor()>& f);
+
 class Gradients {
  public:
   const Tensor& of(const Tensor& leaf) const;  // throws if the loss does not depend on the leaf
 
  private:
   friend class Tape;
+  friend Tensor recompute(const std::function<Tensor()>&);
   std::unordered_map<uint64_t, Tensor> by_id_;
 };
 
@@ -46,6 +52,7 @@ class Tape {
 
  private:
   friend Tensor record(const char*, const std::vector<Tensor>&, Tensor, Backward);
+  friend Tensor recompute(const std::function<Tensor()>&);
   struct Node {
     const char* op;
     struct Input {
@@ -57,6 +64,9 @@ class Tape {
     uint64_t output;
     Backward backward;
   };
+  // Carries the gradients of outputs in `sum` back to the leaves.
+  Gradients walk(Gradients sum);
+
   std::vector<Node> nodes_;
   Tape* outer_;
 };

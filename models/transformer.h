@@ -42,6 +42,8 @@ struct TransformerConfig {
   // Length of an image's rows, 0 if tokens are not the levels of an image or all is to be as in the paper. Positions
   // are then coded as row and column, and the model starts with what models/initial.h knows of images.
   int64_t row = 0;
+  // Keep only each layer's input for the backward pass, which then computes the layer again. Changes no number.
+  bool recompute = false;
 
   int64_t width() const { return heads * head_dim; }
 };

@@ -178,6 +178,19 @@ TEST_CASE("copy train: --micro-batch makes the same update from parts of the bat
   CHECK(numbers(box.folder / "more") == numbers(box.folder / "whole"));
 }
 
+TEST_CASE("copy train: --recompute changes no number, and is not part of the model") {
+  const Sandbox box;
+  const std::string flags = train + "--layers 2 --dropout 0.1 --steps 3 --out ";
+  succeed(box, flags + "kept");
+  succeed(box, flags + "again --recompute");
+  CHECK(numbers(box.folder / "again") == numbers(box.folder / "kept"));
+  CHECK(untimed(box.folder / "again" / "metrics.csv") == untimed(box.folder / "kept" / "metrics.csv"));
+  const auto model = [&](const char* run) {
+    return load_safetensors(box.folder / run / "last.safetensors").metadata.at("model");
+  };
+  CHECK(model("again") == model("kept"));
+}
+
 TEST_CASE("copy train: a run in parts is resumed to the same bytes; an older run knows nothing of parts") {
   const Sandbox box;
   const std::string flags = train + "--batch 5 --micro-batch 2 --dropout 0.1 --out ";

@@ -232,6 +232,70 @@ TEST_CASE("tape: memory is freed as backward goes") {
   CHECK(memory_use(Device::cpu).live == before + 4);
 }
 
+TEST_CASE("recompute: the same gradients to the bit, of all that the function uses, nested or not") {
+  const Tensor x = random_tensor(Shape{4, 3}, 1).set_wants_grad(), w = random_tensor(Shape{3, 3}, 2).set_wants_grad();
+  const Tensor b = random_tensor(Shape{3}, 3).set_wants_grad(), constant = random_tensor(Shape{4, 3}, 4);
+  const auto step = [&](const Tensor& h) {  // uses h twice and w in every step
+    return add(relu(add(matmul(h, w), constant)), scale(h, 0.5f));
+  };
+  const auto gradients = [&](const std::function<Tensor(const Tensor&)>& f) {
+    Tape tape;
+    const Gradients g = tape.backward(sum(add_bias(f(scale(x, 2)), b)));
+    return std::vector{g.of(x).to_vector(), g.of(w).to_vector(), g.of(b).to_vector()};
+  };
+  const auto plain = gradients([&](const Tensor& h) { return step(step(h)); });
+  CHECK(gradients([&](const Tensor& h) { return recompute([=] { return step(step(h)); }); }) == plain);
+  CHECK(gradients([&](const Tensor& h) {
+          return recompute([=] { return step(recompute([=] { return step(h); })); });
+        }) == plain);
+  // Here w is used inside and outside: the gradients are added in another order.
+  const auto apart = gradients([&](const Tensor& h) {
+    const Tensor once = recompute([=] { return step(h); });
+    return recompute([=] { return step(once); });
+  });
+  for (size_t i = 0; i < 3; ++i)
+    CHECK_LE(distance({apart[i].begin(), apart[i].end()}, {plain[i].begin(), plain[i].end()}), rounding);
+}
+
+TEST_CASE("recompute: without a tape, or where there is nothing to differentiate, it is only the function") {
+  const Tensor x = leaf(Shape{1}, {2}), constant(Shape{1}, {3});
+  int calls = 0;
+  const auto twice = [&calls](const Tensor& t) { return recompute([&calls, t] { return ++calls, scale(t, 2); }); };
+  CHECK(!twice(x).wants_grad());
+  Tape tape;
+  CHECK(!twice(constant).wants_grad());
+  CHECK(recompute([&] { return x; }).id() == x.id());
+  CHECK(calls == 2);
+  CHECK(tape.backward(sum(twice(x))).of(x).item() == 2);
+  CHECK(calls == 4);
+}
+
+TEST_CASE("recompute: whatever throws leaves the tapes in order") {
+  const Tensor x = leaf(Shape{1}, {2});
+  Tape tape;
+  check_fails([&] { recompute([&] { return add(scale(x, 2), Tensor(Shape{2})); }); }, "add: b [2]");
+  int calls = 0;
+  const Tensor y = recompute([&calls, x] {
+    check(++calls == 1, "not again");
+    return scale(x, 2);
+  });
+  check_fails([&] { tape.backward(sum(y)); }, "not again");
+  CHECK(tape.backward(sum(scale(x, 7))).of(x).item() == 7);
+}
+
+TEST_CASE("recompute: keeps nothing of what happens within") {
+  const Tensor x = leaf(Shape{1000}, std::vector<float>(1000, 1));
+  Tape tape;
+  const int64_t before = memory_use(Device::cpu).live;
+  const Tensor y = recompute([x] {
+    Tensor h = x;
+    for (int i = 0; i < 10; ++i) h = relu(h);
+    return h;
+  });
+  CHECK(memory_use(Device::cpu).live == before + 4000);  // y
+  CHECK(tape.backward(sum(y)).of(x).to_vector() == std::vector<float>(1000, 1));
+}
+
 TEST_CASE("Philox 4x32-10: the known answers published with Random123") {
   CHECK(philox({0, 0, 0, 0}, {0, 0}) == Philox{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   constexpr uint32_t ones = 0xffffffff;
