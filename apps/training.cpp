@@ -188,6 +188,7 @@ class Run {
   Tensor differentiate(int64_t step, int64_t batch, int64_t part, Gradients& gradients) const;
   // One update with `batch` sequences, `part` at a time. Returns the loss.
   double update(int64_t step, int64_t batch, int64_t part);
+  [[noreturn]] void explain(int64_t step, int64_t batch, int64_t part) const;
   double lr(int64_t step, double seconds) const;
   void open_folder();
   void save();
@@ -236,12 +237,30 @@ Tensor Run::differentiate(int64_t step, int64_t batch, int64_t part, Gradients& 
 double Run::update(int64_t step, int64_t batch, int64_t part) {
   Gradients gradients;
   const Tensor loss = differentiate(step, batch, part, gradients);
-  const double nats = loss.item();
-  check(std::isfinite(nats), "the loss is ", nats, " at step ", step + 1, "; ",
-        saved_ < 0 ? "nothing was saved yet"
-                   : fmt::format("{} holds step {}", (folder_ / "last.safetensors").string(), saved_));
-  optimizer_.step(gradients);
+  const Tensor squares = optimizer_.squares(gradients);
+  const double nats = loss.item();  // waits for the device: the squares are there too
+  if (!std::isfinite(nats) || !std::isfinite(squares.to_vector().back())) {
+    gradients = {};
+    explain(step, batch, part);
+  }
+  optimizer_.step(gradients, squares);
   return nats;
+}
+
+// Says which op of a step came first to a number that is not finite, by computing the step again.
+void Run::explain(int64_t step, int64_t batch, int64_t part) const {
+  std::string cause = "the norm of the gradients is beyond float32";
+  try {
+    const FiniteGuard guard;
+    Gradients gradients;
+    differentiate(step, batch, part, gradients);
+  } catch (const Error& error) {
+    cause = error.what();
+  }
+  fail("step ", step + 1, ": ", cause, "; ",
+       saved_ < 0 ? "nothing was saved yet"
+                  : fmt::format("{} holds step {}", (folder_ / "last.safetensors").string(), saved_),
+       "; a run with a lower --lr may get further");
 }
 
 double Run::lr(int64_t step, double seconds) const {
@@ -266,7 +285,7 @@ SafeTensors Run::content(bool with_optimizer) const {
 
 void Run::save() {
   if (saved_ == at_.step) return;
-  // A gradient can overflow although the loss did not: such weights must not replace good ones.
+  // An update can overflow although its gradients did not: such weights must not replace good ones.
   for (const auto& [name, tensor] : parameters_) {
     const std::vector<float> values = tensor.to_vector();
     check(std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }), "update ", at_.step,

@@ -1,6 +1,6 @@
 #include "engine/tape.h"
 
-#include <algorithm>
+#include <cmath>
 #include <unordered_set>
 #include <utility>
 
@@ -10,8 +10,25 @@ namespace runnel {
 namespace {
 
 thread_local Tape* current = nullptr;
+thread_local bool guarded = false;
+
+template <class... What>
+void check_finite(const Tensor& x, const What&... what) {
+  if (!x) return;
+  const std::vector<float> values = x.to_vector();
+  for (size_t i = 0; i < values.size(); ++i)
+    if (!std::isfinite(values[i]))
+      fail(what..., " ", x.shape(), " has ",
+           std::isnan(values[i]) ? "nan"
+           : values[i] > 0       ? "inf"
+                                 : "-inf",
+           " at element ", i);
+}
 
 }  // namespace
+
+FiniteGuard::FiniteGuard() : outer_(std::exchange(guarded, true)) {}
+FiniteGuard::~FiniteGuard() { guarded = outer_; }
 
 Tape::Tape() : outer_(std::exchange(current, this)) {}
 Tape::~Tape() { current = outer_; }
@@ -25,6 +42,10 @@ Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, 
     wanted = wanted || input.wants_grad();
   }
   if (!wanted) return output;
+  if (guarded) {
+    for (size_t i = 0; i < inputs.size(); ++i) check_finite(inputs[i], "input ", i, " of ", op);
+    check_finite(output, "the result of ", op);
+  }
   current->nodes_.push_back(std::move(node));
   return output.set_wants_grad();
 }
@@ -98,6 +119,7 @@ Gradients Tape::walk(Gradients sum) {
         DISPATCH(so_far.device(), add(total.data(), so_far.data(), dx[i].data(), so_far.size()));
         so_far = std::move(total);
       }
+      if (guarded) check_finite(so_far, "the gradient of input ", i, " of ", node.op);
     }
   }
   return sum;

@@ -28,6 +28,20 @@ Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, 
 // then sums are in another order.
 Tensor recompute(const std::function<Tensor()>& f);
 
+// While one lives, every op that this thread records checks its inputs and its result, and every rule the gradients:
+// the first number that is not finite throws an Error that says whose it is, the tensor's shape and where in it. For
+// finding out where such a number comes from: each check waits for the device.
+class FiniteGuard {
+ public:
+  FiniteGuard();
+  ~FiniteGuard();
+  FiniteGuard(const FiniteGuard&) = delete;
+  FiniteGuard& operator=(const FiniteGuard&) = delete;
+
+ private:
+  bool outer_;
+};
+
 class Gradients {
  public:
   const Tensor& of(const Tensor& leaf) const;  // throws if the loss does not depend on the leaf

@@ -296,6 +296,30 @@ TEST_CASE("recompute: keeps nothing of what happens within") {
   CHECK(tape.backward(sum(y)).of(x).to_vector() == std::vector<float>(1000, 1));
 }
 
+TEST_CASE("guard: the first number that is not finite is named, forward and backward, in recompute too") {
+  const Tensor x = leaf(Shape{2}, {1, 1e-30f}), good = leaf(Shape{2}, {1, 2}), bad = leaf(Shape{2}, {1, NAN});
+  const auto huge = [](const Tensor& t) { return scale(t, 1e25f); };
+  const auto run = [](const std::function<Tensor()>& f) {
+    Tape tape;
+    tape.backward(sum(f()));
+  };
+  CHECK_NOTHROW(run([&] { return huge(huge(x)); }));
+  for (const bool again : {false, true}) {
+    const FiniteGuard guard;
+    const auto guarded = [&](const std::function<Tensor()>& f, const char* words) {
+      check_fails([&] { run([&] { return again ? recompute(f) : f(); }); }, words);
+    };
+    CHECK_NOTHROW(run([&] { return add(good, good); }));
+    guarded([&] { return relu(huge(huge(x))); }, "the result of scale [2] has inf at element 0");
+    guarded([&] { return add(good, bad); }, "input 1 of add [2] has nan at element 1");
+    guarded([&] { return huge(huge(scale(good, 1e-30f))); },
+            "the gradient of input 0 of scale [2] has inf at element 0");
+    guarded([&] { return scale(add(scale(good, 1.5e38f), scale(good, 1.5e38f)), 1e-3f); },
+            "the result of add [2] has inf at element 1");
+  }
+  CHECK_NOTHROW(run([&] { return add(good, bad); }));
+}
+
 TEST_CASE("Philox 4x32-10: the known answers published with Random123") {
   CHECK(philox({0, 0, 0, 0}, {0, 0}) == Philox{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   constexpr uint32_t ones = 0xffffffff;
