@@ -1,5 +1,6 @@
 #include "apps/training.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <fstream>
 #include <limits>
 #include <numbers>
+#include <set>
 
 #include "apps/pictures.h"
 #include "engine/check.h"
@@ -122,7 +124,7 @@ SafeTensors load_of_app(const fs::path& path, const std::string& app) {
   return content;
 }
 
-// metrics.csv: a row per --log-every updates, flushed one by one.
+// metrics.csv: a row per --log-every updates, written one by one. What cannot be written is kept for the next time.
 class Metrics {
  public:
   // Keeps the rows up to and including `step` and cuts what a killed run wrote beyond its last checkpoint.
@@ -138,28 +140,34 @@ class Metrics {
       seconds_ = std::strtod(row.c_str() + row.rfind(',') + 1, nullptr);
     }
     write_atomically(path_, {kept});
-    file_ = std::fopen(path_.c_str(), "a");
-    require(file_);
+    file_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+    require(file_ >= 0);
   }
-  ~Metrics() {
-    if (file_) std::fclose(file_);
-  }
+  ~Metrics() { close(file_); }
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
   double seconds() const { return seconds_; }  // of the last row kept: the time the run took so far
 
-  void row(const Standing& at, double loss, const double* validation, double lr, double rate, double seconds) {
+  void add(const Standing& at, double loss, const double* validation, double lr, double rate, double seconds) {
     const auto both = [](double nats) { return fmt::format("{:.6f},{:.6f}", nats, nats / std::numbers::ln2); };
-    const std::string text = fmt::format("{},{},{},{:.4g},{:.0f},{:.3f}\n", at.step, both(loss),
-                                         validation ? both(*validation) : ",", lr, rate, seconds);
-    require(std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0);
+    pending_ += fmt::format("{},{},{},{:.4g},{:.0f},{:.3f}\n", at.step, both(loss),
+                            validation ? both(*validation) : ",", lr, rate, seconds);
+  }
+  void write() {
+    while (!pending_.empty()) {
+      const ssize_t written = ::write(file_, pending_.data(), pending_.size());
+      if (written < 0 && errno == EINTR) continue;
+      require(written >= 0);
+      pending_.erase(0, static_cast<size_t>(written));
+    }
   }
 
  private:
   void require(bool holds) const { check(holds, "cannot write ", path_.string(), ": ", std::strerror(errno)); }
   fs::path path_;
-  std::FILE* file_ = nullptr;
+  int file_ = -1;
+  std::string pending_;
   double seconds_ = 0;
 };
 
@@ -191,6 +199,8 @@ class Run {
   [[noreturn]] void explain(int64_t step, int64_t batch, int64_t part) const;
   double lr(int64_t step, double seconds) const;
   void open_folder();
+  // Runs what writes a file. If it fails, the run goes on: says so, once until it works again, and returns false.
+  bool attempt(const std::string& file, const std::function<void()>& write);
   void save();
   void evaluate(double& validation);
   SafeTensors content(bool with_optimizer) const;
@@ -206,7 +216,8 @@ class Run {
   std::vector<NamedTensor> parameters_;
   RAdam optimizer_;
   Standing at_;
-  int64_t saved_ = -1;  // the step that last.safetensors holds
+  int64_t saved_ = -1;             // the step that last.safetensors holds
+  std::set<std::string> failing_;  // files that could not be written the last time
 };
 
 Tensor Run::differentiate(int64_t step, int64_t batch, int64_t part, Gradients& gradients) const {
@@ -283,6 +294,19 @@ SafeTensors Run::content(bool with_optimizer) const {
   return content;
 }
 
+bool Run::attempt(const std::string& file, const std::function<void()>& write) {
+  try {
+    write();
+    failing_.erase(file);
+    return true;
+  } catch (const std::exception& error) {
+    if (failing_.insert(file).second)
+      fmt::print(stderr, "{}runnel: {}; the run goes on and will try again\n", isatty(STDERR_FILENO) ? "\n" : "",
+                 error.what());
+    return false;
+  }
+}
+
 void Run::save() {
   if (saved_ == at_.step) return;
   // An update can overflow although its gradients did not: such weights must not replace good ones.
@@ -292,8 +316,7 @@ void Run::save() {
           " left numbers in ", name, " that are not finite; nothing was saved after step ",
           std::max<int64_t>(saved_, 0));
   }
-  save_safetensors(folder_ / "last.safetensors", content(true));
-  saved_ = at_.step;
+  if (attempt("last", [&] { save_safetensors(folder_ / "last.safetensors", content(true)); })) saved_ = at_.step;
 }
 
 void Run::open_folder() {
@@ -326,14 +349,15 @@ void Run::open_folder() {
 void Run::evaluate(double& validation) {
   validation = task_.validate();
   check(std::isfinite(validation), "the validation loss is ", validation, " at step ", at_.step);
-  if (validation < at_.best) {
+  if (const double before = at_.best; validation < before) {
     at_.best = validation;
-    save_safetensors(folder_ / "best.safetensors", content(false));
+    if (!attempt("best", [&] { save_safetensors(folder_ / "best.safetensors", content(false)); })) at_.best = before;
   }
-  if (task_.preview) {
+  if (!task_.preview) return;
+  attempt("preview", [&] {
     fs::create_directories(folder_ / "samples");
     task_.preview(folder_ / "samples" / fmt::format("step-{:07}.png", at_.step));
-  }
+  });
 }
 
 int Run::run() {
@@ -379,7 +403,8 @@ int Run::run() {
     if (evaluates) evaluate(validation);
     if (evaluates || now() - shown > (terminal ? 0.2 : 10)) show(loss, evaluates ? &validation : nullptr);
     if (evaluates || at_.step % settings_.log_every == 0) {
-      metrics.row(at_, loss, evaluates ? &validation : nullptr, rate_of_learning, rate, now() - begun);
+      metrics.add(at_, loss, evaluates ? &validation : nullptr, rate_of_learning, rate, now() - begun);
+      attempt("metrics", [&] { metrics.write(); });
       at_.loss_sum = 0;
       at_.loss_count = 0;
       row_seconds = 0;
@@ -395,6 +420,10 @@ int Run::run() {
   }
   save();
   plot();
+  check(saved_ == at_.step, "the run ends at step ", at_.step, ", which could not be saved; ",
+        saved_ < 0 ? "nothing was"
+                   : fmt::format("{} holds step {}: make room, then --resume goes on from there",
+                                 (folder_ / "last.safetensors").string(), saved_));
   if (!last) {
     fmt::print("{}stopped and saved at step {}; go on with: runnel {} train --resume --out {}\n", terminal ? "\n" : "",
                grouped(double(at_.step)), task_.app, folder_.string());

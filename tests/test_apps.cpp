@@ -11,6 +11,12 @@
 namespace runnel::test {
 namespace {
 
+int times(const std::string& text, const std::string& words) {
+  int count = 0;
+  for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++count;
+  return count;
+}
+
 // A copy task that takes milliseconds.
 const std::string train =
     "copy train --threads 1 --length 8 --layers 1 --width 8 --heads 2 --feed-forward 8 --batch 2 --log-every 3 "
@@ -108,9 +114,17 @@ TEST_CASE("copy train: what a run writes and prints") {
   }
   SUBCASE("a disk that fills up while saving leaves the last checkpoint as it was") {
     const std::string before = read(run / "last.safetensors");
-    check_refused(box.run("copy train --resume --out run --steps 30", 4000), 1, "cannot write run/last.safetensors");
+    const Result full = box.run("copy train --resume --out run --steps 40", 4000);
+    CHECK(full.status == 1);
+    CHECK(full.err.starts_with("runnel: cannot write run/last.safetensors: "));
+    CHECK(times(full.err, "run/last.safetensors: ") == 1);
+    CHECK(contains(full.err, "; the run goes on and will try again\n"));
+    CHECK(
+        full.err.ends_with("\nrunnel: the run ends at step 40, which could not be saved; run/last.safetensors holds "
+                           "step 25: make room, then --resume goes on from there\n"));
     CHECK(read(run / "last.safetensors") == before);
-    CHECK(box.run("copy train --resume --out run --steps 30").status == 0);
+    CHECK(box.run("copy train --resume --out run --steps 40").status == 0);
+    CHECK(split(untimed(run / "metrics.csv"), '\n').back().starts_with("40,"));
   }
 }
 
@@ -122,9 +136,38 @@ TEST_CASE("copy train: a disk that fills up while metrics.csv grows") {
   std::ofstream(box.folder / "run" / "metrics.csv") << padding;
   const std::string before = read(box.folder / "run" / "last.safetensors");
   REQUIRE(before.size() < padding.size());
-  check_refused(box.run("copy train --resume --out run --steps 20 --save-every 100", padding.size() + 10), 1,
-                "cannot write run/metrics.csv");
-  CHECK(read(box.folder / "run" / "last.safetensors") == before);
+  const Result result = box.run("copy train --resume --out run --steps 20 --save-every 100", padding.size() + 10);
+  CHECK(result.status == 0);
+  CHECK(result.err.starts_with("runnel: cannot write run/metrics.csv: "));
+  CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+  CHECK(read(box.folder / "run" / "last.safetensors") != before);
+}
+
+TEST_CASE("copy train: a disk that is full for a while costs a run nothing") {
+  const Sandbox box;
+  const fs::path run = box.folder / "run";
+  const pid_t child = box.start(train + "--steps 1000000000 --out run", 4000);
+  const auto complaints = [&] { return read(box.folder / "stderr"); };
+  CHECK(wait_until([&] { return contains(complaints(), "last.safe") && contains(complaints(), "metrics.csv"); }));
+  CHECK_FALSE(fs::exists(run / "last.safetensors"));
+  const rlimit none{RLIM_INFINITY, RLIM_INFINITY};
+  REQUIRE(prlimit(child, RLIMIT_FSIZE, &none, nullptr) == 0);
+  CHECK(wait_until([&] { return fs::exists(run / "last.safetensors") && fs::exists(run / "best.safetensors"); }));
+  kill(child, SIGINT);
+  CHECK(box.finish(child).status == 130);
+  CHECK(times(complaints(), "the run goes on") == times(complaints(), "\n"));
+  CHECK(times(complaints(), "metrics.csv") == 1);
+
+  std::vector<int> steps;  // every third and every tenth, none lost and none broken
+  const std::vector<std::string> rows = split(read(run / "metrics.csv"), '\n');
+  for (size_t i = 1; i < rows.size(); ++i) {
+    CHECK(split(rows[i], ',').size() == 8);
+    steps.push_back(std::stoi(rows[i]));
+  }
+  std::vector<int> expected;
+  for (int step = 1; step <= steps.back(); ++step)
+    if (step % 3 == 0 || step % 10 == 0) expected.push_back(step);
+  CHECK(steps == expected);
 }
 
 TEST_CASE("copy train: a run that is killed and resumed ends in the same bytes") {
