@@ -192,6 +192,7 @@ class Run {
   int run();
 
  private:
+  double update_bytes();
   // The mean loss of an update's sequences, `part` at a time, and its gradients.
   Tensor differentiate(int64_t step, int64_t batch, int64_t part, Gradients& gradients) const;
   // One update with `batch` sequences, `part` at a time. Returns the loss.
@@ -364,6 +365,7 @@ int Run::run() {
   open_folder();
   Metrics metrics(folder_ / "metrics.csv", at_.step);
   const SignalsAsk signals;
+  reset_peak(settings_.where());
   const bool terminal = isatty(STDOUT_FILENO);
   const double begun = now() - metrics.seconds();
   const double limit = settings_.minutes > 0 ? 60 * settings_.minutes : std::numeric_limits<double>::infinity();
@@ -429,27 +431,42 @@ int Run::run() {
                grouped(double(at_.step)), task_.app, folder_.string());
     return 130;
   }
-  fmt::print("finished at step {} after {}; the run is in {}\n", grouped(double(at_.step)),
-             duration_text(now() - begun), folder_.string());
+  fmt::print("finished at step {} after {}, with up to {} of tensors; the run is in {}\n", grouped(double(at_.step)),
+             duration_text(now() - begun), bytes_text(static_cast<double>(memory_use(settings_.where()).peak)),
+             folder_.string());
   return 0;
 }
 
-// Memory and time are linear in the batch: two small batches say what the whole one takes.
-void Run::dry() {
-  const auto peak = [&](int64_t batch) {
+// The most bytes that tensors take during an update, on top of parameters and moments. Whole batches may not fit, but
+// small ones say what they take: where activations outweigh the gradients of the parameters, bytes are linear in what
+// is computed at a time.
+double Run::update_bytes() {
+  const double enough = 8 * 4 * static_cast<double>(task_.model.parameter_count());
+  const auto peak = [&](int64_t part) {
     reset_peak(settings_.where());
     const int64_t before = memory_use(settings_.where()).live;
-    update(0, batch, std::min(part_, batch));
+    update(0, part_ < settings_.batch ? 2 * part : part, part);  // with gradients to add to, if there will be
     return static_cast<double>(memory_use(settings_.where()).peak - before);
   };
+  int64_t part = 1;
+  double bytes = peak(part), half = 0;
+  while (part < part_ && (part == 1 || bytes < enough)) {
+    half = bytes;
+    part = std::min(2 * part, part_);
+    bytes = peak(part);
+  }
+  if (part == part_) return bytes;
+  return bytes + static_cast<double>(part_ - part) * (bytes - half) / static_cast<double>(part / 2);
+}
+
+void Run::dry() {
   const auto seconds_of = [&](int64_t batch) {
     const double start = now();
     update(0, batch, std::min(part_, batch));
     synchronize(settings_.where());
     return now() - start;
   };
-  const double one = peak(1), two = peak(2), batch = static_cast<double>(settings_.batch);
-  const double step_bytes = one + (batch - 1) * (two - one);
+  const double step_bytes = update_bytes(), batch = static_cast<double>(settings_.batch);
   const double parameter_bytes = 4 * static_cast<double>(task_.model.parameter_count());
   const double bytes = 3 * parameter_bytes + step_bytes;
   const double free = static_cast<double>(free_memory(settings_.where()));
@@ -466,7 +483,8 @@ void Run::dry() {
   fmt::print("parameters          {}\n", grouped(parameter_bytes / 4));
   fmt::print("memory              {}: {} parameters, {} moments, {} activations and gradients\n", bytes_text(bytes),
              bytes_text(parameter_bytes), bytes_text(2 * parameter_bytes), bytes_text(step_bytes));
-  fmt::print("free memory         {}{}\n", bytes_text(free), bytes < free ? "" : ": not enough, make --batch smaller");
+  fmt::print("free memory         {}{}\n", bytes_text(free),
+             bytes < free ? "" : ": not enough, give --micro-batch or --recompute");
   fmt::print("one update          {:.3g} s, {} tokens/s ({})\n", seconds,
              grouped(batch * static_cast<double>(task_.tokens) / seconds),
              measured ? "measured" : "from a small batch");

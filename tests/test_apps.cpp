@@ -322,6 +322,37 @@ TEST_CASE("copy train: --dry-run says what it would take and writes nothing") {
   CHECK_FALSE(fs::exists(box.folder / "runs"));
 }
 
+// The megabytes that follow these words.
+double megabytes(const std::string& text, const std::string& words) {
+  const size_t at = text.find(words);
+  REQUIRE(at != std::string::npos);
+  size_t end = 0;
+  const double number = std::stod(text.substr(at + words.size()), &end);
+  REQUIRE(text.substr(at + words.size() + end).starts_with(" MB"));
+  return number;
+}
+
+TEST_CASE("copy train: --dry-run foresees what a run takes, in parts and recomputed or not") {
+  const Sandbox box;
+  const std::string flags = "copy train --threads 1 --layers 3 --width 32 --heads 2 --feed-forward 128 --steps 2 ";
+  const auto foreseen = [&](const std::string& more) {
+    return megabytes(succeed(box, flags + more + " --dry-run").out, "memory ");
+  };
+  const auto taken = [&](const std::string& more) {
+    fs::remove_all(box.folder / "run");
+    return megabytes(succeed(box, flags + more + " --out run").out, "with up to ");
+  };
+  for (const std::string lengths : {"--length 128 --batch 1", "--length 128 --batch 64", "--length 3072 --batch 5"})
+    for (const std::string how : {"", " --micro-batch 2", " --recompute", " --micro-batch 3 --recompute"}) {
+      CAPTURE(lengths + how);
+      CHECK(foreseen(lengths + how) == doctest::Approx(taken(lengths + how)).epsilon(0.1));
+    }
+  const auto of_length = [&](int length) { return foreseen("--batch 16 --length " + std::to_string(length)); };
+  CHECK(of_length(3072) / of_length(768) == doctest::Approx(4).epsilon(0.05));
+  for (const char* less : {" --micro-batch 4", " --recompute"})
+    CHECK(foreseen("--batch 16 --length 256" + std::string(less)) < 0.6 * of_length(256));
+}
+
 TEST_CASE("copy train: --minutes ends a run, over all its resumes") {
   const Sandbox box;
   REQUIRE(box.run(train + "--steps 1000000000 --minutes 0.01 --schedule quadratic --out run").status == 0);
