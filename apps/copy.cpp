@@ -70,6 +70,12 @@ std::vector<int32_t> argmax(const Tensor& logits) {
   return best;
 }
 
+// The positions at which the loss counts.
+double asked(const CopyBatch& batch) {
+  const std::vector<float> mask = batch.mask.to_vector();
+  return std::accumulate(mask.begin(), mask.end(), 0.0);
+}
+
 int train_copy(CopySettings& settings) {
   const CopyTask data{.length = settings.length};
   Transformer model(settings.model(data.vocabulary(), data.vocabulary(), data.length),
@@ -77,21 +83,33 @@ int train_copy(CopySettings& settings) {
   const auto mean_loss = [&](const CopyBatch& batch, std::optional<Key> dropout) {
     return cross_entropy(model(batch.tokens, dropout), batch.targets, batch.mask);
   };
-  const Task task{
-      .app = "copy",
-      .model = model,
-      .tokens = data.length,
-      .epoch = 0,
-      .bits = false,
-      .data = {},
-      .loss = [&](int64_t, int64_t batch,
-                  Key key) { return mean_loss(data.batch(key.fold(0), batch, model.device()), key.fold(1)); },
-      .validate =
-          [&] {
-            const Key key = key_for(settings.seed, Purpose::validation);
-            return mean_loss(data.batch(key, settings.batch, model.device()), {}).item();
-          },
-      .preview = {}};
+  const auto drawn = [&](int64_t first, int64_t count, Device device) {
+    const Key key = key_for(settings.seed, Purpose::training).fold(static_cast<uint64_t>(first / settings.batch));
+    return data.batch(key.fold(0), count, device, first % settings.batch);
+  };
+  const Task task{.app = "copy",
+                  .model = model,
+                  .tokens = data.length,
+                  .epoch = 0,
+                  .bits = false,
+                  .data = {},
+                  .loss = [&](int64_t first, int64_t count,
+                              Key key) { return mean_loss(drawn(first, count, model.device()), key.fold(1)); },
+                  .weight = [&](int64_t first, int64_t count) { return asked(drawn(first, count, Device::cpu)); },
+                  .validate =
+                      [&] {
+                        const int64_t part = settings.micro_batch ? settings.micro_batch : settings.batch;
+                        double total = 0, weight = 0;
+                        for (int64_t first = 0; first < settings.batch; first += part) {
+                          const int64_t count = std::min(part, settings.batch - first);
+                          const CopyBatch batch =
+                              data.batch(key_for(settings.seed, Purpose::validation), count, model.device(), first);
+                          total += asked(batch) * mean_loss(batch, {}).item();
+                          weight += asked(batch);
+                        }
+                        return total / weight;
+                      },
+                  .preview = {}};
   return train(task, settings, to_json(settings));
 }
 

@@ -124,8 +124,8 @@ int train_images(ImageSettings& s) {
             .loss = {},
             .validate = {},
             .preview = {}};
-  task.loss = [&](int64_t step, int64_t batch, Key key) {
-    const ByteBatch bytes = byte_batch(images, step * batch, batch, model.device(), s.classes);
+  task.loss = [&](int64_t first_image, int64_t count, Key key) {
+    const ByteBatch bytes = byte_batch(images, first_image, count, model.device(), s.classes);
     const Tensor nll = logistic_mixture_nll(model(bytes.tokens, key), bytes.targets);
     return scale(sum(nll), 1 / static_cast<float>(nll.size()));
   };

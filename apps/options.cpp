@@ -62,7 +62,8 @@ TransformerConfig Settings::model(int64_t vocabulary, int64_t outputs, int64_t m
           .max_length = max_length,
           .dropout = static_cast<float>(dropout),
           .attention = attention_named(attention),
-          .lsh = {rounds, buckets, chunk}};
+          .lsh = {rounds, buckets, chunk},
+          .recompute = recompute};
 }
 
 nlohmann::json read_config(const std::filesystem::path& run_folder) {
@@ -74,12 +75,17 @@ nlohmann::json read_config(const std::filesystem::path& run_folder) {
   return config;
 }
 
+bool is_changeable(const std::string& flag) {
+  static const std::set<std::string> changeable{"device",         "threads",    "steps",       "minutes",  "log-every",
+                                                "evaluate-every", "save-every", "micro-batch", "recompute"};
+  return changeable.contains(flag);
+}
+
 void check_same_run(const nlohmann::json& began, const nlohmann::json& now) {
-  static const std::set<std::string> changeable{"device",    "threads",        "steps",     "minutes",
-                                                "log-every", "evaluate-every", "save-every"};
   for (const auto& [flag, value] : now.items())
-    check<UsageError>(began[flag] == value || changeable.count(flag), "--", flag, " ", value.dump(),
-                      ": the run to resume began with ", began[flag].dump(), " and cannot change it");
+    if (!is_changeable(flag))
+      check<UsageError>(began[flag] == value, "--", flag, " ", value.dump(), ": the run to resume began with ",
+                        began[flag].dump(), " and cannot change it");
 }
 
 std::string preset_table(const std::vector<nlohmann::json>& presets) {

@@ -66,6 +66,8 @@ struct Settings : Machine {
   int64_t chunk = 32;
 
   int64_t batch = 64;
+  int64_t micro_batch = 0;  // 0: the whole batch
+  bool recompute = false;
   int64_t steps = 10000;
   double minutes = 0;  // of training in all, over all resumes; 0: no limit
   double lr = 1e-3;
@@ -99,6 +101,13 @@ struct Settings : Machine {
     option("chunk", chunk, in_range(1, 256),
            "positions of the sorted sequence that are taken together (--attention lsh)");
     option("batch", batch, in_range(1, 1 << 20), "sequences per update");
+    option(
+        "micro-batch", micro_batch, in_range(0, 1 << 20),
+        "sequences whose gradients are computed at a time, then added up: less memory for the same update; 0: all of "
+        "--batch");
+    option("recompute", recompute, CLI::Validator(),
+           "keep only the layers' inputs and compute the rest again in the backward pass: less memory, more time, the "
+           "same numbers");
     option("steps", steps, in_range(1), "updates");
     option("minutes", minutes, in_range(0, 1e6), "stop after so many minutes of training in all; 0: no limit");
     option("lr", lr, in_range(0, 100), "learning rate");
@@ -150,6 +159,8 @@ void add_command(CLI::App& app, Command& chosen, const char* name, const char* h
 
 // The config.json of a run. Throws Error if there is none, or if it cannot be read.
 nlohmann::json read_config(const std::filesystem::path& run_folder);
+// Whether a run may go on with another value of this flag; then it may also have begun before there was such a flag.
+bool is_changeable(const std::string& flag);
 // UsageError if the run began with another value of something that a run cannot change on the way.
 void check_same_run(const nlohmann::json& began, const nlohmann::json& now);
 // What --help shows below the flags: the values of each preset, side by side.
@@ -187,6 +198,7 @@ void add_training(CLI::App& app, Command& chosen, const char* help, std::vector<
     if (settings->resume) {
       const nlohmann::json began = read_config(settings->out);
       const auto take = [&](const std::string& key, auto& value) {
+        if (is_changeable(key) && !began.contains(key)) return;
         try {
           began.at(key).get_to(value);
         } catch (const nlohmann::json::exception&) {

@@ -1,5 +1,6 @@
 #include "apps/training.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -13,12 +14,14 @@
 #include <fstream>
 #include <limits>
 #include <numbers>
+#include <set>
 
 #include "apps/pictures.h"
 #include "engine/check.h"
 #include "engine/tape.h"
 #include "models/optimizer.h"
 #include "models/safetensors.h"
+#include "ops/ops.h"
 
 namespace runnel {
 namespace {
@@ -123,7 +126,7 @@ SafeTensors load_of_app(const fs::path& path, const std::string& app) {
   return content;
 }
 
-// metrics.csv: a row per --log-every updates, flushed one by one.
+// metrics.csv: a row per --log-every updates, written one by one. What cannot be written is kept for the next time.
 class Metrics {
  public:
   // Keeps the rows up to and including `step` and cuts what a killed run wrote beyond its last checkpoint.
@@ -139,28 +142,34 @@ class Metrics {
       seconds_ = std::strtod(row.c_str() + row.rfind(',') + 1, nullptr);
     }
     write_atomically(path_, {kept});
-    file_ = std::fopen(path_.c_str(), "a");
-    require(file_);
+    file_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+    require(file_ >= 0);
   }
-  ~Metrics() {
-    if (file_) std::fclose(file_);
-  }
+  ~Metrics() { close(file_); }
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
   double seconds() const { return seconds_; }  // of the last row kept: the time the run took so far
 
-  void row(const Standing& at, double loss, const double* validation, double lr, double rate, double seconds) {
+  void add(const Standing& at, double loss, const double* validation, double lr, double rate, double seconds) {
     const auto both = [](double nats) { return fmt::format("{:.6f},{:.6f}", nats, nats / std::numbers::ln2); };
-    const std::string text = fmt::format("{},{},{},{:.4g},{:.0f},{:.3f}\n", at.step, both(loss),
-                                         validation ? both(*validation) : ",", lr, rate, seconds);
-    require(std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0);
+    pending_ += fmt::format("{},{},{},{:.4g},{:.0f},{:.3f}\n", at.step, both(loss),
+                            validation ? both(*validation) : ",", lr, rate, seconds);
+  }
+  void write() {
+    while (!pending_.empty()) {
+      const ssize_t written = ::write(file_, pending_.data(), pending_.size());
+      if (written < 0 && errno == EINTR) continue;
+      require(written >= 0);
+      pending_.erase(0, static_cast<size_t>(written));
+    }
   }
 
  private:
   void require(bool holds) const { check(holds, "cannot write ", path_.string(), ": ", std::strerror(errno)); }
   fs::path path_;
-  std::FILE* file_ = nullptr;
+  int file_ = -1;
+  std::string pending_;
   double seconds_ = 0;
 };
 
@@ -171,6 +180,7 @@ class Run {
   Run(const Task& task, const Settings& settings, const json& config)
       : task_(task),
         settings_(settings),
+        part_(settings.micro_batch ? std::min(settings.micro_batch, settings.batch) : settings.batch),
         folder_(settings.out),
         config_(config),
         parameters_(task.model.parameters()),
@@ -184,10 +194,16 @@ class Run {
   int run();
 
  private:
-  // One update with `batch` sequences. Returns the loss.
-  double update(int64_t step, int64_t batch);
+  double update_bytes();
+  // The mean loss of an update's sequences, `part` at a time, and its gradients.
+  Tensor differentiate(int64_t step, int64_t batch, int64_t part, Gradients& gradients) const;
+  // One update with `batch` sequences, `part` at a time. Returns the loss.
+  double update(int64_t step, int64_t batch, int64_t part);
+  [[noreturn]] void explain(int64_t step, int64_t batch, int64_t part) const;
   double lr(int64_t step, double seconds) const;
   void open_folder();
+  // Runs what writes a file. If it fails, the run goes on: says so, once until it works again, and returns false.
+  bool attempt(const std::string& file, const std::function<void()>& write);
   void save();
   void evaluate(double& validation);
   SafeTensors content(bool with_optimizer) const;
@@ -197,24 +213,68 @@ class Run {
 
   const Task& task_;
   const Settings& settings_;
+  const int64_t part_;  // sequences computed at a time
   const fs::path folder_;
   const json config_;
   std::vector<NamedTensor> parameters_;
   RAdam optimizer_;
   Standing at_;
-  int64_t saved_ = -1;  // the step that last.safetensors holds
+  int64_t saved_ = -1;             // the step that last.safetensors holds
+  std::set<std::string> failing_;  // files that could not be written the last time
 };
 
-double Run::update(int64_t step, int64_t batch) {
+Tensor Run::differentiate(int64_t step, int64_t batch, int64_t part, Gradients& gradients) const {
   const Key key = key_for(settings_.seed, Purpose::training).fold(static_cast<uint64_t>(step));
-  Tape tape;
-  const Tensor loss = task_.loss(step, batch, key);
-  const double nats = loss.item();
-  check(std::isfinite(nats), "the loss is ", nats, " at step ", step + 1, "; ",
-        saved_ < 0 ? "nothing was saved yet"
-                   : fmt::format("{} holds step {}", (folder_ / "last.safetensors").string(), saved_));
-  optimizer_.step(tape.backward(loss));
+  const int64_t first = step * batch;
+  const auto weight = [&](int64_t from, int64_t count) {
+    return task_.weight ? task_.weight(from, count) : static_cast<double>(count);
+  };
+  const auto differentiate_part = [&](int64_t from, int64_t count, Key own, double share) {
+    Tape tape;
+    Tensor loss = task_.loss(from, count, own);
+    if (share < 1) loss = scale(loss, static_cast<float>(share));
+    gradients = tape.backward(loss, std::move(gradients));
+    return loss;
+  };
+  if (part >= batch) return differentiate_part(first, batch, key, 1);
+  const double whole = weight(first, batch);
+  Tensor total;
+  for (int64_t done = 0; done < batch; done += part) {
+    const int64_t count = std::min(part, batch - done);
+    const Tensor loss = differentiate_part(first + done, count, key.fold(static_cast<uint64_t>(1 + done)),
+                                           weight(first + done, count) / whole);
+    total = total ? add(total, loss) : loss;
+  }
+  return total;
+}
+
+double Run::update(int64_t step, int64_t batch, int64_t part) {
+  Gradients gradients;
+  const Tensor loss = differentiate(step, batch, part, gradients);
+  const Tensor squares = optimizer_.squares(gradients);
+  const double nats = loss.item();  // waits for the device: the squares are there too
+  if (!std::isfinite(nats) || !std::isfinite(squares.to_vector().back())) {
+    gradients = {};
+    explain(step, batch, part);
+  }
+  optimizer_.step(gradients, squares);
   return nats;
+}
+
+// Says which op of a step came first to a number that is not finite, by computing the step again.
+void Run::explain(int64_t step, int64_t batch, int64_t part) const {
+  std::string cause = "the norm of the gradients is beyond float32";
+  try {
+    const FiniteGuard guard;
+    Gradients gradients;
+    differentiate(step, batch, part, gradients);
+  } catch (const Error& error) {
+    cause = error.what();
+  }
+  fail("step ", step + 1, ": ", cause, "; ",
+       saved_ < 0 ? "nothing was saved yet"
+                  : fmt::format("{} holds step {}", (folder_ / "last.safetensors").string(), saved_),
+       "; a run with a lower --lr may get further");
 }
 
 double Run::lr(int64_t step, double seconds) const {
@@ -238,17 +298,29 @@ SafeTensors Run::content(bool with_optimizer) const {
   return content;
 }
 
+bool Run::attempt(const std::string& file, const std::function<void()>& write) {
+  try {
+    write();
+    failing_.erase(file);
+    return true;
+  } catch (const std::exception& error) {
+    if (failing_.insert(file).second)
+      fmt::print(stderr, "{}runnel: {}; the run goes on and will try again\n", isatty(STDERR_FILENO) ? "\n" : "",
+                 error.what());
+    return false;
+  }
+}
+
 void Run::save() {
   if (saved_ == at_.step) return;
-  // A gradient can overflow although the loss did not: such weights must not replace good ones.
+  // An update can overflow although its gradients did not: such weights must not replace good ones.
   for (const auto& [name, tensor] : parameters_) {
     const std::vector<float> values = tensor.to_vector();
     check(std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }), "update ", at_.step,
           " left numbers in ", name, " that are not finite; nothing was saved after step ",
           std::max<int64_t>(saved_, 0));
   }
-  save_safetensors(folder_ / "last.safetensors", content(true));
-  saved_ = at_.step;
+  if (attempt("last", [&] { save_safetensors(folder_ / "last.safetensors", content(true)); })) saved_ = at_.step;
 }
 
 void Run::open_folder() {
@@ -281,11 +353,12 @@ void Run::open_folder() {
 void Run::evaluate(double& validation) {
   validation = task_.validate();
   check(std::isfinite(validation), "the validation loss is ", validation, " at step ", at_.step);
-  if (validation < at_.best) {
+  if (const double before = at_.best; validation < before) {
     at_.best = validation;
-    save_safetensors(folder_ / "best.safetensors", content(false));
+    if (!attempt("best", [&] { save_safetensors(folder_ / "best.safetensors", content(false)); })) at_.best = before;
   }
-  if (task_.preview) {
+  if (!task_.preview) return;
+  attempt("preview", [&] {
     fs::create_directories(folder_ / "samples");
     const std::vector<Picture> pictures = task_.preview();
     write_png(folder_ / "samples" / fmt::format("step-{:07}.png", at_.step), sheet(pictures, 8));
@@ -294,13 +367,14 @@ void Run::evaluate(double& validation) {
       const int64_t fit = std::min<int64_t>(window.ws_col / (pictures[0].width + 4), std::ssize(pictures));
       if (fit > 0) fmt::print("\r\x1b[K{}", half_blocks(sheet({pictures.begin(), pictures.begin() + fit}, fit, 1)));
     }
-  }
+  });
 }
 
 int Run::run() {
   open_folder();
   Metrics metrics(folder_ / "metrics.csv", at_.step);
   const SignalsAsk signals;
+  reset_peak(settings_.where());
   const bool terminal = isatty(STDOUT_FILENO);
   const double begun = now() - metrics.seconds();
   const double limit = settings_.minutes > 0 ? 60 * settings_.minutes : std::numeric_limits<double>::infinity();
@@ -330,7 +404,7 @@ int Run::run() {
   while (!last && !interrupted) {
     const double start = now(), rate_of_learning = lr(at_.step, start - begun);
     optimizer_.set_lr(rate_of_learning);
-    at_.loss_sum += update(at_.step, settings_.batch);
+    at_.loss_sum += update(at_.step, settings_.batch, part_);
     ++at_.loss_count;
     ++at_.step;
     row_seconds += now() - start;
@@ -343,7 +417,8 @@ int Run::run() {
     if (evaluates) evaluate(validation);
     if (evaluates || now() - shown > (terminal ? 0.2 : 10)) show(loss, evaluates ? &validation : nullptr);
     if (evaluates || at_.step % settings_.log_every == 0) {
-      metrics.row(at_, loss, evaluates ? &validation : nullptr, rate_of_learning, rate, now() - begun);
+      metrics.add(at_, loss, evaluates ? &validation : nullptr, rate_of_learning, rate, now() - begun);
+      attempt("metrics", [&] { metrics.write(); });
       at_.loss_sum = 0;
       at_.loss_count = 0;
       row_seconds = 0;
@@ -359,32 +434,51 @@ int Run::run() {
   }
   save();
   plot();
+  check(saved_ == at_.step, "the run ends at step ", at_.step, ", which could not be saved; ",
+        saved_ < 0 ? "nothing was"
+                   : fmt::format("{} holds step {}: make room, then --resume goes on from there",
+                                 (folder_ / "last.safetensors").string(), saved_));
   if (!last) {
     fmt::print("{}stopped and saved at step {}; go on with: runnel {} train --resume --out {}\n", terminal ? "\n" : "",
                grouped(double(at_.step)), task_.app, folder_.string());
     return 130;
   }
-  fmt::print("finished at step {} after {}; the run is in {}\n", grouped(double(at_.step)),
-             duration_text(now() - begun), folder_.string());
+  fmt::print("finished at step {} after {}, with up to {} of tensors; the run is in {}\n", grouped(double(at_.step)),
+             duration_text(now() - begun), bytes_text(static_cast<double>(memory_use(settings_.where()).peak)),
+             folder_.string());
   return 0;
 }
 
-// Memory and time are linear in the batch: two small batches say what the whole one takes.
-void Run::dry() {
-  const auto peak = [&](int64_t batch) {
+// The most bytes that tensors take during an update, on top of parameters and moments. Whole batches may not fit, but
+// small ones say what they take: where activations outweigh the gradients of the parameters, bytes are linear in what
+// is computed at a time.
+double Run::update_bytes() {
+  const double enough = 8 * 4 * static_cast<double>(task_.model.parameter_count());
+  const auto peak = [&](int64_t part) {
     reset_peak(settings_.where());
     const int64_t before = memory_use(settings_.where()).live;
-    update(0, batch);
+    update(0, part_ < settings_.batch ? 2 * part : part, part);  // with gradients to add to, if there will be
     return static_cast<double>(memory_use(settings_.where()).peak - before);
   };
+  int64_t part = 1;
+  double bytes = peak(part), half = 0;
+  while (part < part_ && (part == 1 || bytes < enough)) {
+    half = bytes;
+    part = std::min(2 * part, part_);
+    bytes = peak(part);
+  }
+  if (part == part_) return bytes;
+  return bytes + static_cast<double>(part_ - part) * (bytes - half) / static_cast<double>(part / 2);
+}
+
+void Run::dry() {
   const auto seconds_of = [&](int64_t batch) {
     const double start = now();
-    update(0, batch);
+    update(0, batch, std::min(part_, batch));
     synchronize(settings_.where());
     return now() - start;
   };
-  const double one = peak(1), two = peak(2), batch = static_cast<double>(settings_.batch);
-  const double step_bytes = one + (batch - 1) * (two - one);
+  const double step_bytes = update_bytes(), batch = static_cast<double>(settings_.batch);
   const double parameter_bytes = 4 * static_cast<double>(task_.model.parameter_count());
   const double bytes = 3 * parameter_bytes + step_bytes;
   const double free = static_cast<double>(free_memory(settings_.where()));
@@ -401,7 +495,8 @@ void Run::dry() {
   fmt::print("parameters          {}\n", grouped(parameter_bytes / 4));
   fmt::print("memory              {}: {} parameters, {} moments, {} activations and gradients\n", bytes_text(bytes),
              bytes_text(parameter_bytes), bytes_text(2 * parameter_bytes), bytes_text(step_bytes));
-  fmt::print("free memory         {}{}\n", bytes_text(free), bytes < free ? "" : ": not enough, make --batch smaller");
+  fmt::print("free memory         {}{}\n", bytes_text(free),
+             bytes < free ? "" : ": not enough, give --micro-batch or --recompute");
   fmt::print("one update          {:.3g} s, {} tokens/s ({})\n", seconds,
              grouped(batch * static_cast<double>(task_.tokens) / seconds),
              measured ? "measured" : "from a small batch");

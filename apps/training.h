@@ -28,9 +28,12 @@ struct Task {
   bool bits;            // print losses in bits per dimension, not in nats
   nlohmann::json data;  // what a user of the model has to know of the data; kept in checkpoints
 
-  // The mean loss in nats of `batch` sequences, recorded on the tape. `step` counts from 0; the key is that step's own:
-  // fold it for the data and for dropout.
-  std::function<Tensor(int64_t step, int64_t batch, Key key)> loss;
+  // The mean loss in nats of the sequences first .. first + count - 1 of all that are trained on one after another,
+  // recorded on the tape. Update number `step`, from 0, takes those from step * batch on, in one part or several; the
+  // key is the part's own, for dropout.
+  std::function<Tensor(int64_t first, int64_t count, Key key)> loss;
+  // How much those sequences count in the mean over an update's parts. Empty: their number.
+  std::function<double(int64_t first, int64_t count)> weight = {};
   // The mean loss in nats on data that is not trained on; the same data every time.
   std::function<double()> validate;
   // Draws something to look at; may be empty.

@@ -6,7 +6,7 @@
 
 namespace runnel {
 
-CopyBatch CopyTask::batch(Key key, int64_t size, Device device) const {
+CopyBatch CopyTask::batch(Key key, int64_t size, Device device, int64_t first) const {
   check(length >= 5, "copy task: a length of ", length,
         " leaves no room for a sequence, a separator and a copy (5 does)");
   check(symbols >= 1 && symbols < INT32_MAX, "copy task: ", symbols, " symbols; at least 1 is needed");
@@ -18,7 +18,7 @@ CopyBatch CopyTask::batch(Key key, int64_t size, Device device) const {
   for (int64_t b = 0; b < size; ++b) {
     int32_t* const x = tokens.data() + b * length;
     int32_t* const y = targets.data() + b * length;
-    const Key sequence = key.fold(static_cast<uint64_t>(b));
+    const Key sequence = key.fold(static_cast<uint64_t>(first + b));
     const int64_t n = shortest + sequence.below(0, static_cast<uint32_t>(longest - shortest + 1));
     for (int64_t t = 0; t < n; ++t) {
       const uint32_t symbol = sequence.below(static_cast<uint64_t>(t) + 1, static_cast<uint32_t>(symbols));

@@ -23,9 +23,9 @@ struct CopyTask {
   //   x    s_1 ... s_n 0 s_1 ... s_n 0 0 ...
   //   mask 1 on [n-1, 2n): the prediction of the separator, of the n symbols after it, but not of the padding
   //
-  // The same key gives the same batch, and the first rows of a larger one: training uses seed.fold(step). Throws if
-  // L < 5, when no n is left, or if there is no symbol.
-  CopyBatch batch(Key key, int64_t size, Device device = Device::cpu) const;
+  // Each key has sequences of its own, of which these are number first, first + 1, ...: training uses seed.fold(step).
+  // Throws if L < 5, when no n is left, or if there is no symbol.
+  CopyBatch batch(Key key, int64_t size, Device device = Device::cpu, int64_t first = 0) const;
 };
 
 }  // namespace runnel

@@ -1,5 +1,7 @@
 #include "engine/tape.h"
 
+#include <cmath>
+#include <unordered_set>
 #include <utility>
 
 #include "engine/check.h"
@@ -8,8 +10,25 @@ namespace runnel {
 namespace {
 
 thread_local Tape* current = nullptr;
+thread_local bool guarded = false;
+
+template <class... What>
+void check_finite(const Tensor& x, const What&... what) {
+  if (!x) return;
+  const std::vector<float> values = x.to_vector();
+  for (size_t i = 0; i < values.size(); ++i)
+    if (!std::isfinite(values[i]))
+      fail(what..., " ", x.shape(), " has ",
+           std::isnan(values[i]) ? "nan"
+           : values[i] > 0       ? "inf"
+                                 : "-inf",
+           " at element ", i);
+}
 
 }  // namespace
+
+FiniteGuard::FiniteGuard() : outer_(std::exchange(guarded, true)) {}
+FiniteGuard::~FiniteGuard() { guarded = outer_; }
 
 Tape::Tape() : outer_(std::exchange(current, this)) {}
 Tape::~Tape() { current = outer_; }
@@ -23,22 +42,57 @@ Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, 
     wanted = wanted || input.wants_grad();
   }
   if (!wanted) return output;
+  if (guarded) {
+    for (size_t i = 0; i < inputs.size(); ++i) check_finite(inputs[i], "input ", i, " of ", op);
+    check_finite(output, "the result of ", op);
+  }
   current->nodes_.push_back(std::move(node));
   return output.set_wants_grad();
 }
 
-Gradients Tape::backward(const Tensor& loss) {
+Tensor recompute(const std::function<Tensor()>& f) {
+  if (!current) return f();
+  // f's inputs are what its ops use and do not make.
+  std::unordered_set<uint64_t> made, seen;
+  std::vector<Tape::Node::Input> inputs;
+  Tensor y;
+  {
+    Tape once;
+    y = f();
+    for (const Tape::Node& node : once.nodes_) {
+      for (const Tape::Node::Input& input : node.inputs)
+        if (input.wants_grad && !made.contains(input.id) && seen.insert(input.id).second) inputs.push_back(input);
+      made.insert(node.output);
+    }
+  }
+  if (!made.contains(y.id())) return y;
+  y = y.viewed_as(y.shape());  // the ops on `once` are gone: to the outer tape this is another tensor
+  current->nodes_.push_back({"recompute", inputs, y.id(), [f, inputs](const Tensor& dy) {
+                               Tape again;
+                               Gradients gradients;
+                               gradients.by_id_[f().id()] = dy;
+                               gradients = again.walk(std::move(gradients));
+                               std::vector<Tensor> dx;
+                               for (const auto& input : inputs) dx.push_back(std::move(gradients.by_id_[input.id]));
+                               return dx;
+                             }});
+  return y.set_wants_grad();
+}
+
+Gradients Tape::backward(const Tensor& loss, Gradients sum) {
   check(loss.size() == 1, "backward: the loss is a tensor ", loss.shape(), ", not one number");
   check(loss.wants_grad(), "backward: the loss does not depend on any tensor that wants a gradient");
+  sum.by_id_[loss.id()] = Tensor::full(loss.shape(), 1, loss.device());
+  return walk(std::move(sum));
+}
+
+Gradients Tape::walk(Gradients sum) {
   // Rules call ops; those are not to be recorded. Recording goes on afterwards, also when a rule throws.
   const struct Pause {
     Tape* recording = std::exchange(current, nullptr);
     ~Pause() { current = recording; }
   } pause;
-  Gradients gradients;
-  auto& by_id = gradients.by_id_;
-  by_id[loss.id()] = Tensor::full(loss.shape(), 1, loss.device());
-
+  auto& by_id = sum.by_id_;
   while (!nodes_.empty()) {
     const Node node = std::move(nodes_.back());
     nodes_.pop_back();
@@ -56,18 +110,19 @@ Gradients Tape::backward(const Tensor& loss) {
       if (!input.wants_grad || !dx[i]) continue;
       check(dx[i].shape() == input.shape, node.op, ": the gradient ", dx[i].shape(), " of input ", i,
             " does not have its shape ", input.shape);
-      Tensor& sum = by_id[input.id];
-      if (!sum) {
-        sum = std::move(dx[i]);
+      Tensor& so_far = by_id[input.id];
+      if (!so_far) {
+        so_far = std::move(dx[i]);
       } else {
         // Out of place: a rule may have handed the same tensor to two inputs.
-        Tensor total(sum.shape(), sum.device());
-        DISPATCH(sum.device(), add(total.data(), sum.data(), dx[i].data(), sum.size()));
-        sum = std::move(total);
+        Tensor total(so_far.shape(), so_far.device());
+        DISPATCH(so_far.device(), add(total.data(), so_far.data(), dx[i].data(), so_far.size()));
+        so_far = std::move(total);
       }
+      if (guarded) check_finite(so_far, "the gradient of input ", i, " of ", node.op);
     }
   }
-  return gradients;
+  return sum;
 }
 
 const Tensor& Gradients::of(const Tensor& leaf) const {

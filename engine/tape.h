@@ -23,12 +23,32 @@ using Backward = std::function<std::vector<Tensor>(const Tensor& dy)>;
 // then wants one too.
 Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, Backward backward);
 
+// f(), of which nothing is kept but what f itself holds: backward calls f again and differentiates that. So f must
+// return the same numbers every time. Gradients are the same to the bit, unless f shares a tensor with ops outside:
+// then sums are in another order.
+Tensor recompute(const std::function<Tensor()>& f);
+
+// While one lives, every op that this thread records checks its inputs and its result, and every rule the gradients:
+// the first number that is not finite throws an Error that says whose it is, the tensor's shape and where in it. For
+// finding out where such a number comes from: each check waits for the device.
+class FiniteGuard {
+ public:
+  FiniteGuard();
+  ~FiniteGuard();
+  FiniteGuard(const FiniteGuard&) = delete;
+  FiniteGuard& operator=(const FiniteGuard&) = delete;
+
+ private:
+  bool outer_;
+};
+
 class Gradients {
  public:
   const Tensor& of(const Tensor& leaf) const;  // throws if the loss does not depend on the leaf
 
  private:
   friend class Tape;
+  friend Tensor recompute(const std::function<Tensor()>&);
   std::unordered_map<uint64_t, Tensor> by_id_;
 };
 
@@ -40,12 +60,13 @@ class Tape {
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
-  // Gradients of `loss` (one number) for every leaf that wants one. Frees the tape's tensors as it goes, so it can
-  // be called once; recording pauses meanwhile.
-  Gradients backward(const Tensor& loss);
+  // Gradients of `loss` (one number) for every leaf that wants one, added to those in `sum`. Frees the tape's tensors
+  // as it goes, so it can be called once; recording pauses meanwhile.
+  Gradients backward(const Tensor& loss, Gradients sum = {});
 
  private:
   friend Tensor record(const char*, const std::vector<Tensor>&, Tensor, Backward);
+  friend Tensor recompute(const std::function<Tensor()>&);
   struct Node {
     const char* op;
     struct Input {
@@ -57,6 +78,9 @@ class Tape {
     uint64_t output;
     Backward backward;
   };
+  // Carries the gradients of outputs in `sum` back to the leaves.
+  Gradients walk(Gradients sum);
+
   std::vector<Node> nodes_;
   Tape* outer_;
 };

@@ -22,18 +22,26 @@ RAdam::RAdam(std::vector<NamedTensor> parameters, RAdamOptions options)
   }
 }
 
-void RAdam::step(const Gradients& gradients) {
-  if (parameters_.empty()) return;
+std::vector<RAdamTensor> RAdam::tensors(const Gradients& gradients) {
   std::vector<RAdamTensor> tensors;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Tensor& parameter = parameters_[i].tensor;
     tensors.push_back({parameter.data(), m_[i].data(), v_[i].data(), gradients.of(parameter).data(), parameter.size()});
   }
-  const Device device = parameters_[0].tensor.device();
-  const int64_t count = static_cast<int64_t>(tensors.size());
-  Tensor squares(Shape{count + 1}, device);
-  DISPATCH(device, sums_of_squares(squares.data(), tensors.data(), count));
+  return tensors;
+}
 
+Tensor RAdam::squares(const Gradients& gradients) {
+  const std::vector<RAdamTensor> all = tensors(gradients);
+  const Device device = all.empty() ? Device::cpu : parameters_[0].tensor.device();
+  Tensor squares(Shape{std::ssize(all) + 1}, device);
+  DISPATCH(device, sums_of_squares(squares.data(), all.data(), std::ssize(all)));
+  return squares;
+}
+
+void RAdam::step(const Gradients& gradients, const Tensor& squares) {
+  if (parameters_.empty()) return;
+  const std::vector<RAdamTensor> all = tensors(gradients);
   const RAdamOptions& o = options_;
   const double t = static_cast<double>(++steps_);
   const double beta2_t = std::pow(o.beta2, t);
@@ -49,7 +57,7 @@ void RAdam::step(const Gradients& gradients) {
                  .global_clip = o.global_clip};
   if (step.adaptive) step.size *= std::sqrt((1 - beta2_t) * (n - 4) / (n_max - 4) * (n - 2) / (n_max - 2) * n_max / n);
 
-  DISPATCH(device, radam_step(tensors.data(), count, squares.data(), step));
+  DISPATCH(parameters_[0].tensor.device(), radam_step(all.data(), std::ssize(all), squares.data(), step));
 }
 
 std::vector<NamedTensor> RAdam::state() const {

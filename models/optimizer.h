@@ -21,7 +21,12 @@ class RAdam {
  public:
   RAdam(std::vector<NamedTensor> parameters, RAdamOptions options);
 
-  void step(const Gradients& gradients);  // parameters the loss does not depend on are an error
+  // Parameters that the loss does not depend on are an error.
+  void step(const Gradients& gradients) { step(gradients, squares(gradients)); }
+  // The same in two steps, between which one can look: the squared norm of each parameter's gradient and of all
+  // together, [parameters + 1]; and the update, which scales by them.
+  Tensor squares(const Gradients& gradients);
+  void step(const Gradients& gradients, const Tensor& squares);
   void set_lr(double lr) { options_.lr = lr; }
   int64_t steps() const { return steps_; }  // updates made
 
@@ -30,6 +35,7 @@ class RAdam {
   void set_steps(int64_t steps) { steps_ = steps; }
 
  private:
+  std::vector<RAdamTensor> tensors(const Gradients& gradients);
   std::vector<NamedTensor> parameters_;
   std::vector<Tensor> m_, v_;
   RAdamOptions options_;

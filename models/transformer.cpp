@@ -83,12 +83,14 @@ Tensor Transformer::operator()(const Indices& tokens, std::optional<Key> dropout
   Tensor x = embedding(tokens, embedding_, position_code_, {p, key.fold(0)});
   for (size_t n = 0; n < layers_.size(); ++n) {
     const Key own = key.fold(1 + n);
-    const auto attention = [&](const Tensor& q, const Tensor& k, const Tensor& v) {
+    const auto attention = [=, kind = config_.attention, lsh = config_.lsh](const Tensor& q, const Tensor& k,
+                                                                            const Tensor& v) {
       const auto split = [&](const Tensor& t) { return t ? reshape(t, Shape{batch, length, heads, e}) : t; };
-      const Tensor y = attend(split(q), split(k), split(v), config_.attention, config_.lsh, own.fold(3));
-      return reshape(y, Shape{batch, length, d});
+      return reshape(attend(split(q), split(k), split(v), kind, lsh, own.fold(3)), Shape{batch, length, d});
     };
-    x = run_layer(layers_[n], x, attention, p, own);
+    // By value: the tape may keep it.
+    const auto run = [=, layer = layers_[n]] { return run_layer(layer, x, attention, p, own); };
+    x = config_.recompute ? recompute(run) : run();
   }
   return predictor_(layer_norm(x, norm_.weight, norm_.bias));
 }

@@ -43,6 +43,8 @@ struct TransformerConfig {
   // are then coded as row, column and channel, and the model starts with what models/initial.h knows of images.
   int64_t row = 0;
   int64_t channels = 1;  // of an image: 1, or 3 whose bytes follow each other, r g b r g b
+  // Keep only each layer's input for the backward pass, which then computes the layer again. Changes no number.
+  bool recompute = false;
 
   int64_t width() const { return heads * head_dim; }
 };

@@ -5,10 +5,17 @@
 #include <nlohmann/json.hpp>
 
 #include "models/safetensors.h"
+#include "tests/check.h"
 #include "tests/program.h"
 
 namespace runnel::test {
 namespace {
+
+int times(const std::string& text, const std::string& words) {
+  int count = 0;
+  for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++count;
+  return count;
+}
 
 // A copy task that takes milliseconds.
 const std::string train =
@@ -107,9 +114,17 @@ TEST_CASE("copy train: what a run writes and prints") {
   }
   SUBCASE("a disk that fills up while saving leaves the last checkpoint as it was") {
     const std::string before = read(run / "last.safetensors");
-    check_refused(box.run("copy train --resume --out run --steps 30", 4000), 1, "cannot write run/last.safetensors");
+    const Result full = box.run("copy train --resume --out run --steps 40", 4000);
+    CHECK(full.status == 1);
+    CHECK(full.err.starts_with("runnel: cannot write run/last.safetensors: "));
+    CHECK(times(full.err, "run/last.safetensors: ") == 1);
+    CHECK(contains(full.err, "; the run goes on and will try again\n"));
+    CHECK(
+        full.err.ends_with("\nrunnel: the run ends at step 40, which could not be saved; run/last.safetensors holds "
+                           "step 25: make room, then --resume goes on from there\n"));
     CHECK(read(run / "last.safetensors") == before);
-    CHECK(box.run("copy train --resume --out run --steps 30").status == 0);
+    CHECK(box.run("copy train --resume --out run --steps 40").status == 0);
+    CHECK(split(untimed(run / "metrics.csv"), '\n').back().starts_with("40,"));
   }
 }
 
@@ -121,9 +136,38 @@ TEST_CASE("copy train: a disk that fills up while metrics.csv grows") {
   std::ofstream(box.folder / "run" / "metrics.csv") << padding;
   const std::string before = read(box.folder / "run" / "last.safetensors");
   REQUIRE(before.size() < padding.size());
-  check_refused(box.run("copy train --resume --out run --steps 20 --save-every 100", padding.size() + 10), 1,
-                "cannot write run/metrics.csv");
-  CHECK(read(box.folder / "run" / "last.safetensors") == before);
+  const Result result = box.run("copy train --resume --out run --steps 20 --save-every 100", padding.size() + 10);
+  CHECK(result.status == 0);
+  CHECK(result.err.starts_with("runnel: cannot write run/metrics.csv: "));
+  CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+  CHECK(read(box.folder / "run" / "last.safetensors") != before);
+}
+
+TEST_CASE("copy train: a disk that is full for a while costs a run nothing") {
+  const Sandbox box;
+  const fs::path run = box.folder / "run";
+  const pid_t child = box.start(train + "--steps 1000000000 --out run", 4000);
+  const auto complaints = [&] { return read(box.folder / "stderr"); };
+  CHECK(wait_until([&] { return contains(complaints(), "last.safe") && contains(complaints(), "metrics.csv"); }));
+  CHECK_FALSE(fs::exists(run / "last.safetensors"));
+  const rlimit none{RLIM_INFINITY, RLIM_INFINITY};
+  REQUIRE(prlimit(child, RLIMIT_FSIZE, &none, nullptr) == 0);
+  CHECK(wait_until([&] { return fs::exists(run / "last.safetensors") && fs::exists(run / "best.safetensors"); }));
+  kill(child, SIGINT);
+  CHECK(box.finish(child).status == 130);
+  CHECK(times(complaints(), "the run goes on") == times(complaints(), "\n"));
+  CHECK(times(complaints(), "metrics.csv") == 1);
+
+  std::vector<int> steps;  // every third and every tenth, none lost and none broken
+  const std::vector<std::string> rows = split(read(run / "metrics.csv"), '\n');
+  for (size_t i = 1; i < rows.size(); ++i) {
+    CHECK(split(rows[i], ',').size() == 8);
+    steps.push_back(std::stoi(rows[i]));
+  }
+  std::vector<int> expected;
+  for (int step = 1; step <= steps.back(); ++step)
+    if (step % 3 == 0 || step % 10 == 0) expected.push_back(step);
+  CHECK(steps == expected);
 }
 
 TEST_CASE("copy train: a run that is killed and resumed ends in the same bytes") {
@@ -147,6 +191,64 @@ TEST_CASE("copy train: a run that is killed and resumed ends in the same bytes")
     CHECK(read(box.folder / "killed" / file) == read(box.folder / "whole" / file));
   }
   CHECK(untimed(box.folder / "killed" / "metrics.csv") == untimed(box.folder / "whole" / "metrics.csv"));
+}
+
+// The parameters and moments that a run left, together.
+std::vector<double> numbers(const fs::path& run) {
+  std::vector<double> all;
+  for (const auto& [name, tensor] : load_safetensors(run / "last.safetensors").tensors)
+    for (const float x : tensor.to_vector()) all.push_back(x);
+  return all;
+}
+
+TEST_CASE("copy train: --micro-batch makes the same update from parts of the batch") {
+  const Sandbox box;
+  const std::string flags = train + "--length 16 --batch 8 --steps 1 --dropout 0 --precision f32 --out ";
+  succeed(box, flags + "whole");
+  for (const std::string size : {"1", "3", "7"}) {
+    CAPTURE(size);
+    succeed(box, flags + "parts --micro-batch " + size);
+    CHECK_LE(distance(numbers(box.folder / "parts"), numbers(box.folder / "whole")), rounding);
+    const auto standing = [&](const std::string& run) {
+      return nlohmann::json::parse(
+                 load_safetensors(box.folder / run / "last.safetensors").metadata.at("standing"))["best"]
+          .get<double>();
+    };
+    CHECK(standing("parts") == doctest::Approx(standing("whole")).epsilon(rounding));
+    fs::remove_all(box.folder / "parts");
+  }
+  succeed(box, flags + "more --micro-batch 9");
+  CHECK(numbers(box.folder / "more") == numbers(box.folder / "whole"));
+}
+
+TEST_CASE("copy train: --recompute changes no number, and is not part of the model") {
+  const Sandbox box;
+  const std::string flags = train + "--layers 2 --dropout 0.1 --steps 3 --out ";
+  succeed(box, flags + "kept");
+  succeed(box, flags + "again --recompute");
+  CHECK(numbers(box.folder / "again") == numbers(box.folder / "kept"));
+  CHECK(untimed(box.folder / "again" / "metrics.csv") == untimed(box.folder / "kept" / "metrics.csv"));
+  const auto model = [&](const char* run) {
+    return load_safetensors(box.folder / run / "last.safetensors").metadata.at("model");
+  };
+  CHECK(model("again") == model("kept"));
+}
+
+TEST_CASE("copy train: a run in parts is resumed to the same bytes; an older run knows nothing of parts") {
+  const Sandbox box;
+  const std::string flags = train + "--batch 5 --micro-batch 2 --dropout 0.1 --out ";
+  succeed(box, flags + "whole --steps 12");
+  succeed(box, flags + "halves --steps 6");
+  succeed(box, "copy train --resume --out halves --steps 12");
+  const auto last = [&](const char* run) { return read(box.folder / run / "last.safetensors"); };
+  CHECK(numbers(box.folder / "halves") == numbers(box.folder / "whole"));
+
+  auto config = nlohmann::json::parse(read(box.folder / "whole" / "config.json"));
+  config.erase("micro-batch");
+  std::ofstream(box.folder / "whole" / "config.json") << config;
+  const std::string before = last("whole");
+  succeed(box, "copy train --resume --out whole --steps 13");
+  CHECK(last("whole") != before);
 }
 
 TEST_CASE("copy train: rows beyond the checkpoint and half a row are cut on resume") {
@@ -178,8 +280,9 @@ TEST_CASE("copy train: a loss that is not a number names the step; the last good
   // Each update multiplies the weights by 1 - 100: they overflow soon.
   const Result result =
       box.run(train + "--steps 500 --lr 100 --weight-decay 1 --schedule constant --save-every 2 --out run");
-  check_refused(result, 1, " at step ");
-  CHECK(contains(result.err, "last.safetensors holds step "));
+  check_refused(result, 1, "runnel: step ");
+  for (const char* words : {" of ", " has ", " at element ", "last.safetensors holds step "})
+    CHECK(contains(result.err, words));
   for (const auto& [name, tensor] : load_safetensors(box.folder / "run" / "last.safetensors").tensors) {
     CAPTURE(name);
     const std::vector<float> values = tensor.to_vector();
@@ -193,6 +296,23 @@ TEST_CASE("copy train: a loss that is not a number names the step; the last good
   CHECK_FALSE(fs::exists(box.folder / "run" / "last.safetensors"));
 }
 
+TEST_CASE("copy train: a number that is not finite is traced to the op that has it first; nothing is saved of it") {
+  const Sandbox box;
+  succeed(box, train + "--steps 4 --dropout 0.1 --out run");
+  const fs::path last = box.folder / "run" / "last.safetensors";
+  SafeTensors content = load_safetensors(last);
+  for (auto& [name, tensor] : content.tensors)
+    if (name == "transformer.layers.0.linear1.weight") tensor.data()[5] = -INFINITY;
+  save_safetensors(last, content);
+  const std::string before = read(last);
+  for (const std::string flags : {"", " --recompute", " --micro-batch 1"}) {
+    CAPTURE(flags);
+    check_refused(box.run("copy train --resume --out run --steps 9" + flags), 1,
+                  "step 5: input 1 of linear [8,8] has -inf at element 5; run/last.safetensors holds step 4; ");
+    CHECK(read(last) == before);
+  }
+}
+
 TEST_CASE("copy train: --dry-run says what it would take and writes nothing") {
   const Sandbox box;
   const Result result = box.run("copy train --preset tiny --threads 1 --dry-run");
@@ -200,6 +320,37 @@ TEST_CASE("copy train: --dry-run says what it would take and writes nothing") {
   for (const char* words : {"parameters", "memory", "one update", "the whole run", "nothing was written"})
     CHECK(contains(result.out, words));
   CHECK_FALSE(fs::exists(box.folder / "runs"));
+}
+
+// The megabytes that follow these words.
+double megabytes(const std::string& text, const std::string& words) {
+  const size_t at = text.find(words);
+  REQUIRE(at != std::string::npos);
+  size_t end = 0;
+  const double number = std::stod(text.substr(at + words.size()), &end);
+  REQUIRE(text.substr(at + words.size() + end).starts_with(" MB"));
+  return number;
+}
+
+TEST_CASE("copy train: --dry-run foresees what a run takes, in parts and recomputed or not") {
+  const Sandbox box;
+  const std::string flags = "copy train --threads 1 --layers 3 --width 32 --heads 2 --feed-forward 128 --steps 2 ";
+  const auto foreseen = [&](const std::string& more) {
+    return megabytes(succeed(box, flags + more + " --dry-run").out, "memory ");
+  };
+  const auto taken = [&](const std::string& more) {
+    fs::remove_all(box.folder / "run");
+    return megabytes(succeed(box, flags + more + " --out run").out, "with up to ");
+  };
+  for (const std::string lengths : {"--length 128 --batch 1", "--length 128 --batch 64", "--length 3072 --batch 5"})
+    for (const std::string how : {"", " --micro-batch 2", " --recompute", " --micro-batch 3 --recompute"}) {
+      CAPTURE(lengths + how);
+      CHECK(foreseen(lengths + how) == doctest::Approx(taken(lengths + how)).epsilon(0.1));
+    }
+  const auto of_length = [&](int length) { return foreseen("--batch 16 --length " + std::to_string(length)); };
+  CHECK(of_length(3072) / of_length(768) == doctest::Approx(4).epsilon(0.05));
+  for (const char* less : {" --micro-batch 4", " --recompute"})
+    CHECK(foreseen("--batch 16 --length 256" + std::string(less)) < 0.6 * of_length(256));
 }
 
 TEST_CASE("copy train: --minutes ends a run, over all its resumes") {

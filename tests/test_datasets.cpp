@@ -63,6 +63,8 @@ TEST_CASE("copy task: a batch is a function of its key; a smaller batch is the b
   CHECK(eight == of(5, 8));
   CHECK(eight != of(6, 8));
   CHECK(of(5, 3) == std::vector<int32_t>(eight.begin(), eight.begin() + 3 * 128));
+  CHECK(task.batch(Key{1}.fold(5), 3, Device::cpu, 5).tokens.to_vector() ==
+        std::vector<int32_t>(eight.begin() + 5 * 128, eight.end()));
   CHECK(task.vocabulary() == 11);
   CHECK(task.batch(Key{1}, 0).tokens.size() == 0);
 }

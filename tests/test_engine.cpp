@@ -119,6 +119,19 @@ TEST_CASE("tape: x + x, and a tensor used by several ops") {
   }
 }
 
+TEST_CASE("tape: gradients of several losses are added up") {
+  const Tensor x = leaf(Shape{2}, {3, -1}), y = leaf(Shape{2}, {1, 2});
+  Gradients gradients;
+  for (const float s : {2.0f, 5.0f}) {
+    Tape tape;
+    gradients = tape.backward(sum(add(scale(x, s), x)), std::move(gradients));
+  }
+  Tape tape;
+  gradients = tape.backward(sum(y), std::move(gradients));
+  CHECK(gradients.of(x).to_vector() == std::vector<float>{9, 9});
+  CHECK(gradients.of(y).to_vector() == std::vector<float>{1, 1});
+}
+
 TEST_CASE("tape: only what wants a gradient gets one") {
   const Tensor x = leaf(Shape{2}, {1, 2}), unused = leaf(Shape{2}, {1, 2}), constant(Shape{2}, {1, 2});
   Tape tape;
@@ -217,6 +230,94 @@ TEST_CASE("tape: memory is freed as backward goes") {
   }
   CHECK(memory_use(Device::cpu).peak <= before + 12 * 4000 + 8);
   CHECK(memory_use(Device::cpu).live == before + 4);
+}
+
+TEST_CASE("recompute: the same gradients to the bit, of all that the function uses, nested or not") {
+  const Tensor x = random_tensor(Shape{4, 3}, 1).set_wants_grad(), w = random_tensor(Shape{3, 3}, 2).set_wants_grad();
+  const Tensor b = random_tensor(Shape{3}, 3).set_wants_grad(), constant = random_tensor(Shape{4, 3}, 4);
+  const auto step = [&](const Tensor& h) {  // uses h twice and w in every step
+    return add(relu(add(matmul(h, w), constant)), scale(h, 0.5f));
+  };
+  const auto gradients = [&](const std::function<Tensor(const Tensor&)>& f) {
+    Tape tape;
+    const Gradients g = tape.backward(sum(add_bias(f(scale(x, 2)), b)));
+    return std::vector{g.of(x).to_vector(), g.of(w).to_vector(), g.of(b).to_vector()};
+  };
+  const auto plain = gradients([&](const Tensor& h) { return step(step(h)); });
+  CHECK(gradients([&](const Tensor& h) { return recompute([=] { return step(step(h)); }); }) == plain);
+  CHECK(gradients([&](const Tensor& h) {
+          return recompute([=] { return step(recompute([=] { return step(h); })); });
+        }) == plain);
+  // Here w is used inside and outside: the gradients are added in another order.
+  const auto apart = gradients([&](const Tensor& h) {
+    const Tensor once = recompute([=] { return step(h); });
+    return recompute([=] { return step(once); });
+  });
+  for (size_t i = 0; i < 3; ++i)
+    CHECK_LE(distance({apart[i].begin(), apart[i].end()}, {plain[i].begin(), plain[i].end()}), rounding);
+}
+
+TEST_CASE("recompute: without a tape, or where there is nothing to differentiate, it is only the function") {
+  const Tensor x = leaf(Shape{1}, {2}), constant(Shape{1}, {3});
+  int calls = 0;
+  const auto twice = [&calls](const Tensor& t) { return recompute([&calls, t] { return ++calls, scale(t, 2); }); };
+  CHECK(!twice(x).wants_grad());
+  Tape tape;
+  CHECK(!twice(constant).wants_grad());
+  CHECK(recompute([&] { return x; }).id() == x.id());
+  CHECK(calls == 2);
+  CHECK(tape.backward(sum(twice(x))).of(x).item() == 2);
+  CHECK(calls == 4);
+}
+
+TEST_CASE("recompute: whatever throws leaves the tapes in order") {
+  const Tensor x = leaf(Shape{1}, {2});
+  Tape tape;
+  check_fails([&] { recompute([&] { return add(scale(x, 2), Tensor(Shape{2})); }); }, "add: b [2]");
+  int calls = 0;
+  const Tensor y = recompute([&calls, x] {
+    check(++calls == 1, "not again");
+    return scale(x, 2);
+  });
+  check_fails([&] { tape.backward(sum(y)); }, "not again");
+  CHECK(tape.backward(sum(scale(x, 7))).of(x).item() == 7);
+}
+
+TEST_CASE("recompute: keeps nothing of what happens within") {
+  const Tensor x = leaf(Shape{1000}, std::vector<float>(1000, 1));
+  Tape tape;
+  const int64_t before = memory_use(Device::cpu).live;
+  const Tensor y = recompute([x] {
+    Tensor h = x;
+    for (int i = 0; i < 10; ++i) h = relu(h);
+    return h;
+  });
+  CHECK(memory_use(Device::cpu).live == before + 4000);  // y
+  CHECK(tape.backward(sum(y)).of(x).to_vector() == std::vector<float>(1000, 1));
+}
+
+TEST_CASE("guard: the first number that is not finite is named, forward and backward, in recompute too") {
+  const Tensor x = leaf(Shape{2}, {1, 1e-30f}), good = leaf(Shape{2}, {1, 2}), bad = leaf(Shape{2}, {1, NAN});
+  const auto huge = [](const Tensor& t) { return scale(t, 1e25f); };
+  const auto run = [](const std::function<Tensor()>& f) {
+    Tape tape;
+    tape.backward(sum(f()));
+  };
+  CHECK_NOTHROW(run([&] { return huge(huge(x)); }));
+  for (const bool again : {false, true}) {
+    const FiniteGuard guard;
+    const auto guarded = [&](const std::function<Tensor()>& f, const char* words) {
+      check_fails([&] { run([&] { return again ? recompute(f) : f(); }); }, words);
+    };
+    CHECK_NOTHROW(run([&] { return add(good, good); }));
+    guarded([&] { return relu(huge(huge(x))); }, "the result of scale [2] has inf at element 0");
+    guarded([&] { return add(good, bad); }, "input 1 of add [2] has nan at element 1");
+    guarded([&] { return huge(huge(scale(good, 1e-30f))); },
+            "the gradient of input 0 of scale [2] has inf at element 0");
+    guarded([&] { return scale(add(scale(good, 1.5e38f), scale(good, 1.5e38f)), 1e-3f); },
+            "the result of add [2] has inf at element 1");
+  }
+  CHECK_NOTHROW(run([&] { return add(good, bad); }));
 }
 
 TEST_CASE("Philox 4x32-10: the known answers published with Random123") {

@@ -310,6 +310,30 @@ TEST_CASE("memory of a training step grows linearly with the length") {
   CHECK_LE(peak(16384) / peak(4096), 4.2);
 }
 
+TEST_CASE("recompute: a transformer's gradients are the same to the bit, in less memory") {
+  for (const Attention attention : {Attention::linear, Attention::softmax, Attention::lsh}) {
+    const Indices tokens = random_indices(Shape{2, 32}, 5, 7), targets = random_indices(Shape{2, 32}, 6, 5);
+    std::vector<std::vector<float>> gradients[2];
+    int64_t peak[2];
+    for (const bool again : {false, true}) {
+      TransformerConfig c = with(attention);
+      c.layers = 6;
+      c.lsh = {2, 4, 8};
+      c.recompute = again;
+      const Transformer model(c, Key{1});
+      const int64_t before = memory_use(Device::cpu).live;
+      reset_peak(Device::cpu);
+      Tape tape;
+      const Gradients g = tape.backward(cross_entropy(model(tokens, Key{3}), targets));
+      peak[again] = memory_use(Device::cpu).peak - before;
+      for (const NamedTensor& parameter : model.parameters())
+        gradients[again].push_back(g.of(parameter.tensor).to_vector());
+    }
+    CHECK(gradients[0] == gradients[1]);
+    CHECK_LT(peak[1], 0.5 * static_cast<double>(peak[0]));
+  }
+}
+
 TEST_CASE("an impossible model is refused") {
   check_fails([] { Transformer({.heads = 3, .head_dim = 5}, Key{1}); }, "the width 3 x 5 must be even");
   check_fails([] { Transformer({.layers = 0}, Key{1}); }, "must be positive");

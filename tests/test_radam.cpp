@@ -147,6 +147,26 @@ TEST_CASE("RAdam goes on from its saved state to the same bytes, also with anoth
   }
 }
 
+TEST_CASE("RAdam: the norms tell of a gradient that is not finite before anything has changed") {
+  for (Device device : devices()) {
+    const auto parameters = make_parameters({3, 65}, device);
+    const auto before = parameters[1].tensor.to_vector();
+    RAdam optimizer(parameters, {});
+    for (const float bad : {NAN, INFINITY}) {
+      std::vector<std::vector<float>> planted = make_gradients({3, 65}, 1, 1);
+      planted[1][64] = bad;
+      Tape tape;
+      const Tensor loss = loss_with(parameters, planted);
+      const std::vector<float> squares = optimizer.squares(tape.backward(loss)).to_vector();
+      CHECK(std::isfinite(squares[0]));
+      CHECK_FALSE(std::isfinite(squares[1]));
+      CHECK_FALSE(std::isfinite(squares[2]));
+    }
+    CHECK(parameters[1].tensor.to_vector() == before);
+    CHECK(optimizer.steps() == 0);
+  }
+}
+
 TEST_CASE("RAdam: a parameter that the loss does not depend on is an error and changes nothing") {
   auto parameters = make_parameters({3, 5}, Device::cpu);
   RAdam optimizer(parameters, {});
