@@ -14,8 +14,8 @@ cd "$(dirname "$0")"
 export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
 export OMP_WAIT_POLICY=passive  # who waits leaves the core to others: on a busy machine this saves minutes
 passed=0 failed=0 skipped=0
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
 
 build() {  # build <preset> [targets]
   echo "== $1"
@@ -23,16 +23,26 @@ build() {  # build <preset> [targets]
   cmake --build --preset "$1" ${2:+--target "${@:2}"}
 }
 
-run() {  # run <test program> [its arguments]
-  echo "-- $*"
-  local status=0 counts p f
-  "$@" | tee "$log" || status=$?
-  # [doctest] test cases: 20 | 20 passed | 0 failed | 0 skipped
-  counts=$(grep -a '^\[doctest\] test cases:' "$log" | tail -n 1 | grep -oE '[0-9]+ (passed|failed)' | cut -d' ' -f1 || true)
-  read -r p f <<<"$(echo $counts)" || true
-  [ "$status" -eq 0 ] || [ "${f:-0}" -gt 0 ] || f=1  # it died
-  passed=$((passed + ${p:-0})) failed=$((failed + ${f:-0}))
-  skipped=$((skipped + $(grep -ac 'skipped: 1 test' "$log" || true)))
+# start [VARIABLE=value] <test program> [its arguments]: runs it beside others, one for each core
+started=0
+start() {
+  while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done
+  started=$((started + 1))
+  { echo "-- $*"; env "$@" && echo "status 0" || echo "status $?"; } >"$logs/$(printf %03d "$started")" 2>&1 &
+}
+
+finish() {  # waits for all, shows and counts what they said
+  wait
+  local log p f
+  for log in "$logs"/*; do
+    cat "$log"
+    # [doctest] test cases: 20 | 20 passed | 0 failed | 0 skipped
+    read -r p f <<<"$(grep -a '^\[doctest\] test cases:' "$log" | tail -n 1 | grep -oE '[0-9]+ (passed|failed)' | cut -d' ' -f1 | xargs)" || true
+    grep -qa '^status 0$' "$log" || [ "${f:-0}" -gt 0 ] || f=1  # it died
+    passed=$((passed + ${p:-0})) failed=$((failed + ${f:-0}))
+    skipped=$((skipped + $(grep -ac 'skipped: 1 test' "$log" || true)))
+    rm "$log"
+  done
 }
 
 ops=$(sed -n '/^set(OPS/,/)/p' CMakeLists.txt | tr -d ')' | cut -d'(' -f2 | tr -s ' \n' ' ' | sed 's/^OPS //')
@@ -40,30 +50,42 @@ on_devices=$(for op in $ops; do printf '*test_%s.cpp,' "$op"; done)
 
 slow='*memory*,RAdam: twelve*,*four-point*,*by differences*,*distribution of*'  # and no new kernel in them
 
+# All tests of a program, in parts that take about as long.
+start_all() {
+  start "$1" -sf='*test_apps.cpp' "${@:2}"
+  start "$1" -sf='*test_image_apps.cpp' "${@:2}"
+  start "$1" -sfe='*test_apps.cpp,*test_image_apps.cpp' "${@:2}"
+}
+
 build release
-run build/runnel_tests
+start_all build/runnel_tests
+finish
 
 if ! { command -v nvcc || ls /usr/local/cuda/bin/nvcc; } >/dev/null 2>&1; then
   echo "skipped: 1 test, of the CUDA kernels: there is no nvcc (developer.nvidia.com/cuda-downloads)"
   skipped=$((skipped + 1))
   cmake --preset sanitize -DRUNNEL_CUDA=OFF >/dev/null
   cmake --build --preset sanitize
-  run build-sanitize/runnel_tests
+  start_all build-sanitize/runnel_tests
+  finish
 else
   build sanitize
-  run build-sanitize/tests/simt/simt_tests
-  run build-sanitize/runnel_tests -tce='nvcc*'  # which says the same in every build
+  start_all build-sanitize/runnel_tests -tce='nvcc*'  # which says the same in every build
+  start build-sanitize/tests/simt/simt_tests
   for seed in 1 2 3; do
-    SIMT_SEED=$seed run build-sanitize/runnel_tests -sf="${on_devices%,}" -tce="$slow,*gradients*"
+    start SIMT_SEED=$seed build-sanitize/runnel_tests -sf="${on_devices%,}" -tce="$slow,*gradients*"
   done
+  finish
 
   build thread simt_tests runnel_tests  # one thread of OpenMP: of those ThreadSanitizer does not know the barriers
-  SIMT_SEED=3 run build-thread/tests/simt/simt_tests
-  OMP_NUM_THREADS=1 SIMT_SEED=3 run build-thread/runnel_tests -sf="${on_devices%,}" -tce="$slow,the number of threads*"
+  start SIMT_SEED=3 build-thread/tests/simt/simt_tests
+  start OMP_NUM_THREADS=1 SIMT_SEED=3 build-thread/runnel_tests -sf="${on_devices%,}" -tce="$slow,the number of threads*"
+  finish
 
   if nvidia-smi >/dev/null 2>&1; then
     build cuda
-    run build-cuda/runnel_tests
+    start build-cuda/runnel_tests
+    finish
   else
     build cuda runnel_cuda  # compiled for all architectures; there is no GPU to run it on
   fi

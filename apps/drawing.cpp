@@ -77,8 +77,6 @@ struct StateOptions : UseOptions {
 
 constexpr int64_t stages = 8;  // at which something that grows is shown
 
-void show_drawn(int64_t bytes, int64_t of) { progress("drew byte", bytes, of); }
-
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -212,7 +210,7 @@ int complete_images(CompleteOptions& o) {
     with_state(use.checkpoint.model, is_stateful(use, o), count, [&](auto given) {
       for (int64_t t = 0; t < keep + (use.classes ? 0 : -1); ++t)
         given.read(tokens_at(images, use.classes, some, t, o.where()));
-      complete(completed, keep, given, from, keys, static_cast<float>(o.temperature), show_drawn, classes);
+      complete(completed, keep, given, from, keys, static_cast<float>(o.temperature), Progress("drew byte"), classes);
     });
 
     for (size_t i = 0; i < some.size(); ++i) {
@@ -288,9 +286,11 @@ std::vector<uint8_t> generate(const Transformer& model, bool stateful, Key seed,
     while (byte < 255 && (left -= static_cast<double>(first_bytes[byte])) >= 0) ++byte;
     if (!told) images[static_cast<size_t>(i * n)] = byte;
   }
+  std::function<void(int64_t, int64_t)> progress;
+  if (show_progress) progress = Progress("drew byte");
   with_state(model, stateful, 1, [&](const auto& state) {
     complete(images, told ? 0 : 1, state, std::vector<int64_t>(keys.size()), keys, static_cast<float>(temperature),
-             show_progress ? show_drawn : nullptr, classes);
+             progress, classes);
   });
   return images;
 }

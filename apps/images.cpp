@@ -84,11 +84,12 @@ std::vector<double> nll_by_position(const Transformer& model, const ImageSet& im
   const int64_t at_once = std::max<int64_t>(1, 6272 / images.size());  // keeps activations near the caches
   const size_t length = static_cast<size_t>(model.config().max_length);
   std::vector<double> total(length);
+  const Progress progress("evaluated");
   for (int64_t first = 0; first < images.count; first += at_once) {
     const ByteBatch batch = byte_batch(images, first, std::min(at_once, images.count - first), model.device(), classes);
     const std::vector<float> nll = logistic_mixture_nll(model(batch.tokens), batch.targets).to_vector();
     for (size_t i = 0; i < nll.size(); ++i) total[i % length] += nll[i];
-    if (show_progress) progress("evaluated", std::min(first + at_once, images.count), images.count);
+    if (show_progress) progress(std::min(first + at_once, images.count), images.count);
   }
   return total;
 }
@@ -241,8 +242,11 @@ std::vector<ImageSettings> cifar10_presets() {
 
 }  // namespace
 
-void progress(const char* what, int64_t done, int64_t of) {
-  if (isatty(STDERR_FILENO)) fmt::print(stderr, "\r{} {} of {}{}", what, done, of, done == of ? "\n" : "");
+void Progress::operator()(int64_t done, int64_t of) const {
+  if (!isatty(STDERR_FILENO)) return;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
+  const double left = seconds * static_cast<double>(of - done) / static_cast<double>(done);
+  fmt::print(stderr, "\r\x1b[K{} {} of {}, {} left{}", what_, done, of, duration_text(left), done == of ? "\n" : "");
 }
 
 std::vector<int64_t> first_bytes(const ImageSet& images) {

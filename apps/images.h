@@ -1,6 +1,7 @@
 // What `runnel mnist` and `runnel cifar10` share: a data set of images and its flags (images.cpp trains and evaluates,
 // drawing.cpp generates), and how a trained model is opened.
 #pragma once
+#include <chrono>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -30,8 +31,16 @@ ImageSet load(const ImageData& set, const std::string& data, Split split, int64_
 // How many of the training images have which first byte, which no model predicts: [256].
 std::vector<int64_t> first_bytes(const ImageSet& images);
 
-// One line on the terminal that is written over; nothing when stderr is a file.
-void progress(const char* what, int64_t done, int64_t of);
+// One line on the terminal that is written over, with the time that is left; nothing when stderr is a file.
+class Progress {
+ public:
+  explicit Progress(const char* what) : what_(what) {}
+  void operator()(int64_t done, int64_t of) const;
+
+ private:
+  const char* what_;
+  std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
+};
 
 struct UseOptions : Machine {
   const ImageData* set = nullptr;

@@ -42,13 +42,6 @@ std::string bytes_text(double bytes) {
   return bytes < 1e9 ? fmt::format("{:.1f} MB", bytes / 1e6) : fmt::format("{:.2f} GB", bytes / 1e9);
 }
 
-std::string duration_text(double seconds) {
-  if (seconds < 100) return fmt::format("{:.0f} s", seconds);
-  const double minutes = seconds / 60;
-  if (minutes < 100) return fmt::format("{:.0f} min", minutes);
-  return minutes < 48 * 60 ? fmt::format("{:.1f} h", minutes / 60) : fmt::format("{:.1f} days", minutes / 60 / 24);
-}
-
 // --- interruption -----------------------------------------------------------------------------------------------
 
 volatile std::sig_atomic_t interrupted = 0;
@@ -505,6 +498,13 @@ void Run::dry() {
 }
 
 }  // namespace
+
+std::string duration_text(double seconds) {
+  if (seconds < 100) return fmt::format("{:.0f} s", seconds);
+  const double minutes = seconds / 60;
+  if (minutes < 100) return fmt::format("{:.0f} min", minutes);
+  return minutes < 48 * 60 ? fmt::format("{:.1f} h", minutes / 60) : fmt::format("{:.1f} days", minutes / 60 / 24);
+}
 
 int train(const Task& task, const Settings& settings, nlohmann::json config) {
   Run run(task, settings, config);

@@ -40,6 +40,8 @@ struct Task {
   std::function<std::vector<Picture>()> preview;
 };
 
+std::string duration_text(double seconds);  // "12 s", "5 min", "1.5 h", "3.0 days"
+
 // Trains until --steps or --minutes, or until SIGINT or SIGTERM: then saves and returns 130, else 0. With --dry-run
 // only says what it would take. `config` is to_json of the app's settings: what config.json and each checkpoint hold.
 int train(const Task& task, const Settings& settings, nlohmann::json config);
