@@ -165,6 +165,11 @@ std::vector<Kernel> kernels(Device device) {
                    const RAdamTensor tensor{x0.data(), x1.data(), x2.data(), g.data(), n};
                    DISPATCH(device, radam_step(&tensor, 1, small1.data(), step));
                  }});
+  const MuonStep muon{.momentum = 0.95, .size = 0, .decay = 0};
+  all.push_back({"muon_step", 5 * F * D, newton_schulz_steps * (4 * F * D * D + 2 * D * D * D), [=]() mutable {
+                   const MuonMatrix matrix{x0.data(), x1.data(), w.data(), f, d};
+                   DISPATCH(device, muon_step(&matrix, 1, muon));
+                 }});
   return all;
 }
 

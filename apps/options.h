@@ -74,6 +74,7 @@ struct Settings : Machine {
   std::string schedule =
       "step";  // constant; step: x 0.1 after `lr_step` updates; quadratic: x (1 - part of the run done)^2
   int64_t lr_step = 3000;
+  std::string optimizer = "radam";
   double beta2 = 0.999;
   double weight_decay = 0.01;
   double clip = 1;
@@ -115,6 +116,9 @@ struct Settings : Machine {
         "schedule", schedule, one_of({"constant", "step", "quadratic"}),
         "of the learning rate: constant, a tenth after --lr-step updates, or by the square of what is left of the run");
     option("lr-step", lr_step, in_range(1), "updates before the learning rate drops (--schedule step)");
+    option("optimizer", optimizer, one_of({"radam", "muon"}),
+           "muon: Muon, whose gradients are not clipped, for the matrices of values and feed-forward layers, RAdam for "
+           "the rest");
     option("beta2", beta2, in_range(0.9, 0.9999), "how slowly RAdam's mean of squared gradients forgets");
     option("weight-decay", weight_decay, in_range(0, 1), "decoupled");
     option("clip", clip, in_range(0, 1e9), "largest gradient norm of each parameter tensor; 0: any");

@@ -177,11 +177,13 @@ class Run {
         folder_(settings.out),
         config_(config),
         parameters_(task.model.parameters()),
-        optimizer_(parameters_, {.lr = settings.lr,
-                                 .beta2 = settings.beta2,
-                                 .weight_decay = settings.weight_decay,
-                                 .clip = settings.clip,
-                                 .global_clip = settings.global_clip}) {}
+        optimizer_(parameters_,
+                   {.lr = settings.lr,
+                    .beta2 = settings.beta2,
+                    .weight_decay = settings.weight_decay,
+                    .clip = settings.clip,
+                    .global_clip = settings.global_clip},
+                   settings.optimizer == "muon") {}
 
   void dry();
   int run();
@@ -210,7 +212,7 @@ class Run {
   const fs::path folder_;
   const json config_;
   std::vector<NamedTensor> parameters_;
-  RAdam optimizer_;
+  Optimizer optimizer_;
   Standing at_;
   int64_t saved_ = -1;             // the step that last.safetensors holds
   std::set<std::string> failing_;  // files that could not be written the last time

@@ -69,4 +69,72 @@ std::vector<NamedTensor> RAdam::state() const {
   return state;
 }
 
+Muon::Muon(std::vector<NamedTensor> matrices, double lr, double weight_decay)
+    : matrices_(std::move(matrices)), lr_(lr), weight_decay_(weight_decay) {
+  for (const auto& [name, tensor] : matrices_) {
+    check(tensor.shape().rank() == 2, "Muon: ", name, " ", tensor.shape(), " is not a matrix");
+    m_.push_back(Tensor::full(tensor.shape(), 0, tensor.device()));
+  }
+}
+
+void Muon::step(const Gradients& gradients) {
+  if (matrices_.empty()) return;
+  std::vector<MuonMatrix> matrices;
+  for (size_t i = 0; i < matrices_.size(); ++i) {
+    Tensor& matrix = matrices_[i].tensor;
+    matrices.push_back(
+        {matrix.data(), m_[i].data(), gradients.of(matrix).data(), matrix.shape()[0], matrix.shape()[1]});
+  }
+  constexpr double momentum = 0.95;
+  // A step of Muon in units of RAdam's, whose numbers change by up to lr each: so one learning rate serves both.
+  constexpr double size = 0.4;
+  const MuonStep step{.momentum = momentum, .size = size * lr_, .decay = weight_decay_ * lr_};
+  DISPATCH(matrices_[0].tensor.device(), muon_step(matrices.data(), static_cast<int64_t>(matrices.size()), step));
+}
+
+std::vector<NamedTensor> Muon::state() const {
+  std::vector<NamedTensor> state;
+  for (size_t i = 0; i < matrices_.size(); ++i) state.push_back({"optimizer.m." + matrices_[i].name, m_[i]});
+  return state;
+}
+
+namespace {
+
+// Not the projections of queries and keys: steps that move all directions alike would soon efface what they begin with
+// (look_above in models/initial.h). Nor embeddings and the predictor, for which Muon is not meant.
+bool suits_muon(const NamedTensor& parameter) {
+  for (const char* matrix :
+       {".value_projection.weight", ".out_projection.weight", ".linear1.weight", ".linear2.weight"})
+    if (parameter.name.ends_with(matrix)) return true;
+  return false;
+}
+
+std::vector<NamedTensor> those_that_suit_muon(std::vector<NamedTensor> parameters, bool suit) {
+  std::erase_if(parameters, [=](const NamedTensor& parameter) { return suits_muon(parameter) != suit; });
+  return parameters;
+}
+
+}  // namespace
+
+Optimizer::Optimizer(const std::vector<NamedTensor>& parameters, RAdamOptions options, bool muon)
+    : radam_(muon ? those_that_suit_muon(parameters, false) : parameters, options),
+      muon_(muon ? those_that_suit_muon(parameters, true) : std::vector<NamedTensor>(), options.lr,
+            options.weight_decay) {}
+
+void Optimizer::step(const Gradients& gradients) {
+  radam_.step(gradients);
+  muon_.step(gradients);
+}
+
+void Optimizer::set_lr(double lr) {
+  radam_.set_lr(lr);
+  muon_.set_lr(lr);
+}
+
+std::vector<NamedTensor> Optimizer::state() const {
+  std::vector<NamedTensor> state = radam_.state();
+  for (const NamedTensor& m : muon_.state()) state.push_back(m);
+  return state;
+}
+
 }  // namespace runnel

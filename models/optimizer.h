@@ -1,4 +1,6 @@
-// Rectified Adam as the authors train with it (Liu et al. 2020); the arithmetic is in ops/radam.cpp.
+// Rectified Adam as the authors train with it (Liu et al. 2020); the arithmetic is in ops/radam.cpp. Beside it Muon
+// (Jordan et al. 2024), which is for matrices only and learns more from as many updates; its arithmetic is in
+// ops/muon.cpp.
 #pragma once
 #include <vector>
 
@@ -40,6 +42,35 @@ class RAdam {
   std::vector<Tensor> m_, v_;
   RAdamOptions options_;
   int64_t steps_ = 0;
+};
+
+class Muon {
+ public:
+  Muon(std::vector<NamedTensor> matrices, double lr, double weight_decay);
+
+  void step(const Gradients& gradients);  // matrices the loss does not depend on are an error
+  void set_lr(double lr) { lr_ = lr; }
+  std::vector<NamedTensor> state() const;  // as RAdam's, but there is no v
+
+ private:
+  std::vector<NamedTensor> matrices_;
+  std::vector<Tensor> m_;
+  double lr_, weight_decay_;
+};
+
+// What a run trains with: RAdam, or Muon for the matrices of values and feed-forward layers and RAdam for the rest.
+class Optimizer {
+ public:
+  Optimizer(const std::vector<NamedTensor>& parameters, RAdamOptions options, bool muon = false);
+
+  void step(const Gradients& gradients);
+  void set_lr(double lr);
+  std::vector<NamedTensor> state() const;
+  void set_steps(int64_t steps) { radam_.set_steps(steps); }
+
+ private:
+  RAdam radam_;
+  Muon muon_;
 };
 
 }  // namespace runnel

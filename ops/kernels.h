@@ -224,4 +224,23 @@ KERNEL(sums_of_squares(float* squares, const RAdamTensor* tensors, int64_t count
 // squares as above: on the device, so that the host need not wait for them.
 KERNEL(radam_step(const RAdamTensor* tensors, int64_t count, const float* squares, RAdamStep step))
 
+// Muon (Jordan et al. 2024), for matrices: momentum whose singular values are made equal, about; see muon.cpp.
+struct MuonMatrix {
+  float *parameter, *m;  // [rows,columns], read and written
+  const float* gradient;
+  int64_t rows, columns;
+};
+struct MuonStep {
+  double momentum;
+  double size;   // root mean square of the step, about, if the gradient has full rank
+  double decay;  // parameter -= decay parameter
+};
+struct NewtonSchulz {  // singular values s become a s + b s^3 + c s^5
+  float a, b, c;
+};
+constexpr NewtonSchulz newton_schulz{3.4445f, -4.7750f, 2.0315f};
+constexpr int newton_schulz_steps = 5;
+// matrices: an array of the host.
+KERNEL(muon_step(const MuonMatrix* matrices, int64_t count, MuonStep step))
+
 }  // namespace runnel

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <csignal>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "models/safetensors.h"
 #include "tests/check.h"
@@ -260,6 +261,26 @@ TEST_CASE("copy train: rows beyond the checkpoint and half a row are cut on resu
   REQUIRE(box.run("copy train --resume --out cut --steps 40").status == 0);
   CHECK(untimed(box.folder / "cut" / "metrics.csv") == untimed(box.folder / "whole" / "metrics.csv"));
   CHECK(read(box.folder / "cut" / "last.safetensors") == read(box.folder / "whole" / "last.safetensors"));
+}
+
+TEST_CASE("copy train --optimizer muon: a run that is resumed ends in the same bytes, and stays with Muon") {
+  const Sandbox box;
+  const std::string flags = train + "--dropout 0.1 --optimizer muon --out ";
+  REQUIRE(box.run(flags + "whole --steps 40").status == 0);
+  REQUIRE(box.run(flags + "cut --steps 15").status == 0);
+  check_refused(box.run("copy train --resume --out cut --optimizer radam"), 2,
+                "--optimizer \"radam\": the run to resume");
+  REQUIRE(box.run("copy train --resume --out cut --steps 40").status == 0);
+  CHECK(read(box.folder / "cut" / "last.safetensors") == read(box.folder / "whole" / "last.safetensors"));
+  CHECK(read(box.folder / "cut" / "best.safetensors") == read(box.folder / "whole" / "best.safetensors"));
+  CHECK(untimed(box.folder / "cut" / "metrics.csv") == untimed(box.folder / "whole" / "metrics.csv"));
+
+  const std::string value = "transformer.layers.0.attention.value_projection.weight";
+  std::set<std::string> names;
+  for (const NamedTensor& tensor : load_safetensors(box.folder / "cut" / "last.safetensors").tensors)
+    names.insert(tensor.name);
+  CHECK(names.contains("optimizer.m." + value));
+  CHECK_FALSE(names.contains("optimizer.v." + value));
 }
 
 TEST_CASE("copy train: an interrupt saves, says how to go on, and leaves") {
