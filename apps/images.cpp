@@ -198,6 +198,7 @@ std::vector<ImageSettings> mnist_presets() {
   small.batch = 8;
   small.steps = 1000000;
   small.minutes = 20;
+  small.optimizer = "muon";
   small.lr = 3e-3;
   small.weight_decay = 0;  // it would blunt what the heads begin with
   small.beta2 = 0.98;
@@ -232,6 +233,7 @@ std::vector<ImageSettings> cifar10_presets() {
   small.chunk = 37;
   small.batch = 4;
   small.minutes = 60;
+  small.evaluate_every = small.save_every = 2000;
 
   ImageSettings tiny = small;
   tiny.preset = "tiny";

@@ -7,6 +7,7 @@
 // and before that (5 steps with beta2 = 0.999) it is momentum without v.
 #include "models/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/check.h"
@@ -22,26 +23,25 @@ RAdam::RAdam(std::vector<NamedTensor> parameters, RAdamOptions options)
   }
 }
 
-std::vector<RAdamTensor> RAdam::tensors(const Gradients& gradients) {
-  std::vector<RAdamTensor> tensors;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    Tensor& parameter = parameters_[i].tensor;
-    tensors.push_back({parameter.data(), m_[i].data(), v_[i].data(), gradients.of(parameter).data(), parameter.size()});
+Tensor squared_norms(const std::vector<NamedTensor>& parameters, const Gradients& gradients) {
+  std::vector<RAdamTensor> all;  // of which only the gradients are looked at
+  for (const NamedTensor& parameter : parameters) {
+    const Tensor& gradient = gradients.of(parameter.tensor);
+    all.push_back({nullptr, nullptr, nullptr, gradient.data(), gradient.size()});
   }
-  return tensors;
-}
-
-Tensor RAdam::squares(const Gradients& gradients) {
-  const std::vector<RAdamTensor> all = tensors(gradients);
-  const Device device = all.empty() ? Device::cpu : parameters_[0].tensor.device();
+  const Device device = parameters.empty() ? Device::cpu : parameters[0].tensor.device();
   Tensor squares(Shape{std::ssize(all) + 1}, device);
   DISPATCH(device, sums_of_squares(squares.data(), all.data(), std::ssize(all)));
   return squares;
 }
 
-void RAdam::step(const Gradients& gradients, const Tensor& squares) {
+void RAdam::step(const Gradients& gradients, const float* squares) {
   if (parameters_.empty()) return;
-  const std::vector<RAdamTensor> all = tensors(gradients);
+  std::vector<RAdamTensor> all;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Tensor& parameter = parameters_[i].tensor;
+    all.push_back({parameter.data(), m_[i].data(), v_[i].data(), gradients.of(parameter).data(), parameter.size()});
+  }
   const RAdamOptions& o = options_;
   const double t = static_cast<double>(++steps_);
   const double beta2_t = std::pow(o.beta2, t);
@@ -57,7 +57,7 @@ void RAdam::step(const Gradients& gradients, const Tensor& squares) {
                  .global_clip = o.global_clip};
   if (step.adaptive) step.size *= std::sqrt((1 - beta2_t) * (n - 4) / (n_max - 4) * (n - 2) / (n_max - 2) * n_max / n);
 
-  DISPATCH(parameters_[0].tensor.device(), radam_step(all.data(), std::ssize(all), squares.data(), step));
+  DISPATCH(parameters_[0].tensor.device(), radam_step(all.data(), std::ssize(all), squares, step));
 }
 
 std::vector<NamedTensor> RAdam::state() const {
@@ -119,10 +119,14 @@ std::vector<NamedTensor> those_that_suit_muon(std::vector<NamedTensor> parameter
 Optimizer::Optimizer(const std::vector<NamedTensor>& parameters, RAdamOptions options, bool muon)
     : radam_(muon ? those_that_suit_muon(parameters, false) : parameters, options),
       muon_(muon ? those_that_suit_muon(parameters, true) : std::vector<NamedTensor>(), options.lr,
-            options.weight_decay) {}
+            options.weight_decay),
+      all_(parameters),
+      muons_(muon ? std::ranges::count_if(parameters, suits_muon) : 0) {
+  if (muon) std::ranges::stable_partition(all_, suits_muon);
+}
 
-void Optimizer::step(const Gradients& gradients) {
-  radam_.step(gradients);
+void Optimizer::step(const Gradients& gradients, const Tensor& squares) {
+  radam_.step(gradients, squares.data() + muons_);
   muon_.step(gradients);
 }
 

@@ -19,16 +19,16 @@ struct RAdamOptions {
   double global_clip = 0;      // all gradients together are scaled down to this norm; 0: never
 };
 
+// The squared norm of each parameter's gradient, then of all together: [parameters + 1]. Parameters that the loss does
+// not depend on are an error.
+Tensor squared_norms(const std::vector<NamedTensor>& parameters, const Gradients& gradients);
+
 class RAdam {
  public:
   RAdam(std::vector<NamedTensor> parameters, RAdamOptions options);
 
-  // Parameters that the loss does not depend on are an error.
-  void step(const Gradients& gradients) { step(gradients, squares(gradients)); }
-  // The same in two steps, between which one can look: the squared norm of each parameter's gradient and of all
-  // together, [parameters + 1]; and the update, which scales by them.
-  Tensor squares(const Gradients& gradients);
-  void step(const Gradients& gradients, const Tensor& squares);
+  void step(const Gradients& gradients) { step(gradients, squared_norms(parameters_, gradients).data()); }
+  void step(const Gradients& gradients, const float* squares);  // the same if they are known, [parameters + 1]
   void set_lr(double lr) { options_.lr = lr; }
   int64_t steps() const { return steps_; }  // updates made
 
@@ -37,7 +37,6 @@ class RAdam {
   void set_steps(int64_t steps) { steps_ = steps; }
 
  private:
-  std::vector<RAdamTensor> tensors(const Gradients& gradients);
   std::vector<NamedTensor> parameters_;
   std::vector<Tensor> m_, v_;
   RAdamOptions options_;
@@ -63,7 +62,11 @@ class Optimizer {
  public:
   Optimizer(const std::vector<NamedTensor>& parameters, RAdamOptions options, bool muon = false);
 
-  void step(const Gradients& gradients);
+  // An update in two steps, between which one can look whether the gradients are numbers: their squared norms, the last
+  // of which is that of all together, and the update, which scales by them.
+  Tensor squares(const Gradients& gradients) const { return squared_norms(all_, gradients); }
+  void step(const Gradients& gradients, const Tensor& squares);
+  void step(const Gradients& gradients) { step(gradients, squares(gradients)); }
   void set_lr(double lr);
   std::vector<NamedTensor> state() const;
   void set_steps(int64_t steps) { radam_.set_steps(steps); }
@@ -71,6 +74,8 @@ class Optimizer {
  private:
   RAdam radam_;
   Muon muon_;
+  std::vector<NamedTensor> all_;  // Muon's, then RAdam's
+  int64_t muons_;                 // how many of them are Muon's
 };
 
 }  // namespace runnel

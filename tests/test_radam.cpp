@@ -147,23 +147,21 @@ TEST_CASE("RAdam goes on from its saved state to the same bytes, also with anoth
   }
 }
 
-TEST_CASE("RAdam: the norms tell of a gradient that is not finite before anything has changed") {
+TEST_CASE("the norms tell of a gradient that is not finite before anything has changed") {
   for (Device device : devices()) {
     const auto parameters = make_parameters({3, 65}, device);
     const auto before = parameters[1].tensor.to_vector();
-    RAdam optimizer(parameters, {});
     for (const float bad : {NAN, INFINITY}) {
       std::vector<std::vector<float>> planted = make_gradients({3, 65}, 1, 1);
       planted[1][64] = bad;
       Tape tape;
       const Tensor loss = loss_with(parameters, planted);
-      const std::vector<float> squares = optimizer.squares(tape.backward(loss)).to_vector();
+      const std::vector<float> squares = squared_norms(parameters, tape.backward(loss)).to_vector();
       CHECK(std::isfinite(squares[0]));
       CHECK_FALSE(std::isfinite(squares[1]));
       CHECK_FALSE(std::isfinite(squares[2]));
     }
     CHECK(parameters[1].tensor.to_vector() == before);
-    CHECK(optimizer.steps() == 0);
   }
 }
 
