@@ -110,7 +110,7 @@ TEST_CASE("golden: a model of bytes with a mixture of logistics equals PyTorch's
 
 TEST_CASE("golden: checkpoints give the same logits in the authors' library") {
   const Golden golden("interchange");
-  for (const std::string name : {"line", "grid", "softmax"}) {
+  for (const std::string name : {"line", "grid", "colours", "softmax"}) {
     CAPTURE(name);
     const Golden checkpoint("interchange_" + name);
     const nlohmann::json c = nlohmann::json::parse(checkpoint.content.metadata.at("model"));
@@ -122,7 +122,8 @@ TEST_CASE("golden: checkpoints give the same logits in the authors' library") {
                              .outputs = c["outputs"],
                              .max_length = c["max_length"],
                              .attention = attention_named(c["attention"]),
-                             .row = c["row"]},
+                             .row = c["row"],
+                             .channels = c["channels"]},
                             Key{1});
     restore(checkpoint.content, checkpoint.path, model.parameters());
     check_close(model(golden.indices(name + ".tokens")), doubles(golden.tensor(name + ".logits")), reduction);
