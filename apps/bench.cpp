@@ -17,7 +17,7 @@
 
 namespace runnel {
 
-double median_seconds(const BenchOptions& o, const std::function<void()>& call) {
+double median_seconds(const Timing& o, const std::function<void()>& call) {
   const auto once = [&] {
     const auto start = std::chrono::steady_clock::now();
     call();
@@ -42,15 +42,15 @@ Tensor uniform(Shape shape, Key key, Device device) {
 
 }  // namespace
 
-double product_rate(const BenchOptions& o) {
+double product_rate(const Timing& o) {
   constexpr int64_t n = 2048;
   const Tensor a = uniform(Shape{n, n}, Key{1}, o.where()), b = uniform(Shape{n, n}, Key{2}, o.where());
   return 2.0 * n * n * n / median_seconds(o, [&] { matmul(a, b); });
 }
 
-std::string hardware(const BenchOptions& o) {
+std::string hardware(const Timing& o, double rate) {
   return fmt::format("{}, {} threads, {}; products of 2048 x 2048 in float32: {:.0f} GFLOP/s", model_name(o.where()),
-                     o.threads, o.precision, product_rate(o) / 1e9);
+                     o.threads, o.precision, rate / 1e9);
 }
 
 // --- tables ----------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ Table::Table(const BenchOptions& o, const std::string& name, std::vector<std::st
   std::error_code error;
   std::filesystem::create_directories(o.out, error);
   check(!error, "--out ", o.out, ": cannot be made: ", error.message());
-  const std::string machine = hardware(o);
+  const std::string machine = hardware(o, product_rate(o));
   fmt::print("{}\n", machine);
   csv_ = "# " + machine + "\n";
   row(columns_);
@@ -243,12 +243,12 @@ int bench_attention(AttentionOptions& o) {
 
 // --- training --------------------------------------------------------------------------------------------------------
 
-struct TrainingOptions : BenchOptions {
+struct TrainingOptions : Timing {
   std::string attention = "linear";
 
   template <class Each>
   void each(Each&& option) {
-    BenchOptions::each(option);
+    Timing::each(option);
     option("attention", attention, one_of({"linear", "softmax", "lsh"}), "which one");
   }
 };
@@ -262,7 +262,7 @@ double product_flops(const TransformerConfig& c) {
 
 int bench_training(TrainingOptions& o) {
   const double peak = product_rate(o);
-  fmt::print("{}\n{} attention, median of {} steps\n", hardware(o), o.attention, o.runs);
+  fmt::print("{}\n{} attention, median of {} steps\n", hardware(o, peak), o.attention, o.runs);
   const auto measure = [&](const char* name, TransformerConfig config, int64_t batch, const auto& loss) {
     config.attention = attention_named(o.attention);
     Transformer model(config, Key{1}, o.where());

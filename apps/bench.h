@@ -11,14 +11,22 @@
 
 namespace runnel {
 
-struct BenchOptions : Machine {
+struct Timing : Machine {
   int64_t runs = 5;
-  std::string out = "runs/bench";
 
   template <class Each>
   void each(Each&& option) {
     Machine::each(option);
     option("runs", runs, in_range(1, 1000), "timed runs, of which the median counts; one if it takes longer than 2 s");
+  }
+};
+
+struct BenchOptions : Timing {
+  std::string out = "runs/bench";
+
+  template <class Each>
+  void each(Each&& option) {
+    Timing::each(option);
     option("out", out, CLI::Validator(), "the folder for the tables (CSV) and plots (PNG)");
   }
 };
@@ -38,11 +46,11 @@ struct Method {
 TransformerConfig paper_image_model(const std::string& images);
 
 // Median seconds of --runs calls after one that warms up; that one's if it takes more than 2 s.
-double median_seconds(const BenchOptions& options, const std::function<void()>& call);
+double median_seconds(const Timing& options, const std::function<void()>& call);
 
-double product_rate(const BenchOptions& options);  // operations per second of a product of 2048 x 2048 in float32
-// Processor or GPU, threads, precision and what its matrix library reaches now: the ceiling for all that is measured.
-std::string hardware(const BenchOptions& options);
+double product_rate(const Timing& options);  // operations per second of a product of 2048 x 2048 in float32
+// Processor or GPU, threads, precision and the product_rate of now: the ceiling for all that is measured.
+std::string hardware(const Timing& options, double rate);
 
 // Rows of text under named columns. Every row is printed when it is known and stands in the CSV file from then on,
 // below a line that says what was measured on.

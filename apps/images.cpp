@@ -232,6 +232,7 @@ std::vector<ImageSettings> cifar10_presets() {
   small.side = 32;
   small.chunk = 37;
   small.batch = 4;
+  small.lr = 1.5e-3;
   small.minutes = 60;
   small.evaluate_every = small.save_every = 2000;
 

@@ -120,7 +120,7 @@ struct Settings : Machine {
            "muon: Muon, whose gradients are not clipped, for the matrices of values and feed-forward layers, RAdam for "
            "the rest");
     option("beta2", beta2, in_range(0.9, 0.9999), "how slowly RAdam's mean of squared gradients forgets");
-    option("weight-decay", weight_decay, in_range(0, 1), "decoupled");
+    option("weight-decay", weight_decay, in_range(0, 1), "decoupled, of what RAdam trains");
     option("clip", clip, in_range(0, 1e9), "largest gradient norm of each parameter tensor; 0: any");
     option("global-clip", global_clip, in_range(0, 1e9), "largest norm of all gradients together; 0: any");
     option("log-every", log_every, in_range(1), "updates per row of metrics.csv");

@@ -69,8 +69,7 @@ std::vector<NamedTensor> RAdam::state() const {
   return state;
 }
 
-Muon::Muon(std::vector<NamedTensor> matrices, double lr, double weight_decay)
-    : matrices_(std::move(matrices)), lr_(lr), weight_decay_(weight_decay) {
+Muon::Muon(std::vector<NamedTensor> matrices, double lr) : matrices_(std::move(matrices)), lr_(lr) {
   for (const auto& [name, tensor] : matrices_) {
     check(tensor.shape().rank() == 2, "Muon: ", name, " ", tensor.shape(), " is not a matrix");
     m_.push_back(Tensor::full(tensor.shape(), 0, tensor.device()));
@@ -88,7 +87,11 @@ void Muon::step(const Gradients& gradients) {
   constexpr double momentum = 0.95;
   // A step of Muon in units of RAdam's, whose numbers change by up to lr each: so one learning rate serves both.
   constexpr double size = 0.4;
-  const MuonStep step{.momentum = momentum, .size = size * lr_, .decay = weight_decay_ * lr_};
+  // Steps of one size let weights wander ever further from 0: without decay a feed-forward layer soon outweighs what it
+  // is added to, and a run of an hour grows worse. Where steps of size s agree for some 20 updates, weights stay near
+  // s sqrt(20 / (2 decay)): a tenth, for a learning rate of 1e-3.
+  constexpr double decay = 0.3;
+  const MuonStep step{.momentum = momentum, .size = size * lr_, .decay = decay * lr_};
   DISPATCH(matrices_[0].tensor.device(), muon_step(matrices.data(), static_cast<int64_t>(matrices.size()), step));
 }
 
@@ -118,8 +121,7 @@ std::vector<NamedTensor> those_that_suit_muon(std::vector<NamedTensor> parameter
 
 Optimizer::Optimizer(const std::vector<NamedTensor>& parameters, RAdamOptions options, bool muon)
     : radam_(muon ? those_that_suit_muon(parameters, false) : parameters, options),
-      muon_(muon ? those_that_suit_muon(parameters, true) : std::vector<NamedTensor>(), options.lr,
-            options.weight_decay),
+      muon_(muon ? those_that_suit_muon(parameters, true) : std::vector<NamedTensor>(), options.lr),
       all_(parameters),
       muons_(muon ? std::ranges::count_if(parameters, suits_muon) : 0) {
   if (muon) std::ranges::stable_partition(all_, suits_muon);

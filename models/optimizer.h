@@ -45,7 +45,7 @@ class RAdam {
 
 class Muon {
  public:
-  Muon(std::vector<NamedTensor> matrices, double lr, double weight_decay);
+  Muon(std::vector<NamedTensor> matrices, double lr);
 
   void step(const Gradients& gradients);  // matrices the loss does not depend on are an error
   void set_lr(double lr) { lr_ = lr; }
@@ -54,7 +54,7 @@ class Muon {
  private:
   std::vector<NamedTensor> matrices_;
   std::vector<Tensor> m_;
-  double lr_, weight_decay_;
+  double lr_;
 };
 
 // What a run trains with: RAdam, or Muon for the matrices of values and feed-forward layers and RAdam for the rest.

@@ -267,7 +267,7 @@ TEST_CASE("copy train --optimizer muon: a run that is resumed ends in the same b
   const Sandbox box;
   const std::string flags = train + "--dropout 0.1 --optimizer muon --out ";
   REQUIRE(box.run(flags + "whole --steps 40").status == 0);
-  REQUIRE(box.run(flags + "cut --steps 15").status == 0);
+  REQUIRE(box.run(flags + "cut --steps 20").status == 0);
   check_refused(box.run("copy train --resume --out cut --optimizer radam"), 2,
                 "--optimizer \"radam\": the run to resume");
   REQUIRE(box.run("copy train --resume --out cut --steps 40").status == 0);
