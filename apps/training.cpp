@@ -475,7 +475,9 @@ void Run::dry() {
   };
   const double step_bytes = update_bytes(), batch = static_cast<double>(settings_.batch);
   const double parameter_bytes = 4 * static_cast<double>(task_.model.parameter_count());
-  const double bytes = 3 * parameter_bytes + step_bytes;
+  double moment_bytes = 0;
+  for (const NamedTensor& moment : optimizer_.state()) moment_bytes += 4 * static_cast<double>(moment.tensor.size());
+  const double bytes = parameter_bytes + moment_bytes + step_bytes;
   const double free = static_cast<double>(free_memory(settings_.where()));
 
   double seconds = seconds_of(2) * batch / 2;
@@ -489,7 +491,7 @@ void Run::dry() {
 
   fmt::print("parameters          {}\n", grouped(parameter_bytes / 4));
   fmt::print("memory              {}: {} parameters, {} moments, {} activations and gradients\n", bytes_text(bytes),
-             bytes_text(parameter_bytes), bytes_text(2 * parameter_bytes), bytes_text(step_bytes));
+             bytes_text(parameter_bytes), bytes_text(moment_bytes), bytes_text(step_bytes));
   fmt::print("free memory         {}{}\n", bytes_text(free),
              bytes < free ? "" : ": not enough, give --micro-batch or --recompute");
   fmt::print("one update          {:.3g} s, {} tokens/s ({})\n", seconds,

@@ -9,8 +9,8 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
-#include <regex>
 #include <set>
+#include <sstream>
 
 #include "datasets/cifar10.h"
 #include "datasets/copy_task.h"
@@ -404,12 +404,14 @@ struct Fetching : Folder {
   // Every file of a set with its sum, as the script lists them.
   std::vector<std::pair<std::string, std::string>> files(const std::string& kind) const {
     std::vector<std::pair<std::string, std::string>> found;
-    const std::regex line("\n      (\\S*" + kind + "\\S*) +([0-9a-f]{32})\n");
-    const auto from = [&](size_t at) { return script.begin() + static_cast<std::ptrdiff_t>(at); };
-    std::smatch m;
-    for (size_t at = 0; std::regex_search(from(at), script.end(), m, line);) {
-      found.emplace_back(m.str(1), m.str(2));
-      at = static_cast<size_t>(m[2].second - script.begin());
+    std::istringstream lines(script);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string name, sum, rest;
+      const bool two = words >> name >> sum && !(words >> rest);
+      if (two && name.find(kind) != std::string::npos && sum.size() == 32 &&
+          sum.find_first_not_of("0123456789abcdef") == std::string::npos)
+        found.emplace_back(name, sum);
     }
     return found;
   }
