@@ -15,7 +15,7 @@ namespace runnel::test {
 namespace {
 
 const std::string train =
-    "mnist train --preset tiny --precision f32 --data synthetic --side 7 --layers 1 --width 16 --heads 2 "
+    "mnist train --preset tiny --precision f32 --data data --side 7 --layers 1 --width 16 --heads 2 "
     "--feed-forward 16 --batch 2 --minutes 0 --schedule constant --evaluate-every 3 --threads 1 ";
 
 // The 7 x 7 pixels of cell i of a sheet: each 12 pixels wide, with lines of 2 between the cells.
@@ -35,25 +35,33 @@ void check_size(const Picture& sheet, int64_t rows, int64_t columns) {
 // The drawn test images, as the program says them to be.
 ImageSet test_images(int64_t count) { return halved(halved(synthetic_digits(count, Key{2020}.fold(1)))); }
 
-// A header of big-endian numbers and bytes from 0 to 9.
-void write_idx(const fs::path& path, const std::vector<uint32_t>& header, size_t bytes) {
+// An IDX file: a header of big-endian numbers, and bytes.
+void write_idx(const fs::path& path, const std::vector<uint32_t>& header, const std::vector<uint8_t>& bytes) {
   std::ofstream file(path, std::ios::binary);
   for (const uint32_t n : header)
     for (const int shift : {24, 16, 8, 0}) file << static_cast<char>(n >> shift & 255);
-  for (size_t i = 0; i < bytes; ++i) file << static_cast<char>(Key{1}.below(i, 10));
+  file.write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));
 }
 
-// A data set in files: so many training images and two test images.
-void write_mnist(const fs::path& folder, uint32_t images) {
+// A data set in files: so many of the drawn training digits and of the drawn test digits, as MNIST.
+void write_mnist(const fs::path& folder, int64_t train_images, int64_t test_images) {
   fs::create_directories(folder);
-  write_idx(folder / "train-images-idx3-ubyte", {2051, images, 28, 28}, images * 784);
-  write_idx(folder / "train-labels-idx1-ubyte", {2049, images}, images);
-  write_idx(folder / "t10k-images-idx3-ubyte", {2051, 2, 28, 28}, 2 * 784);
-  write_idx(folder / "t10k-labels-idx1-ubyte", {2049, 2}, 2);
+  const auto write = [&](const std::string& stem, const ImageSet& digits) {
+    const auto count = static_cast<uint32_t>(digits.count);
+    write_idx(folder / (stem + "-images-idx3-ubyte"), {2051, count, 28, 28}, digits.pixels);
+    write_idx(folder / (stem + "-labels-idx1-ubyte"), {2049, count}, digits.labels);
+  };
+  write("train", synthetic_digits(train_images, Key{2020}.fold(0)));
+  write("t10k", synthetic_digits(test_images, Key{2020}.fold(1)));
 }
+
+// A folder with so little data that reading it takes no time.
+struct WithDigits : Sandbox {
+  WithDigits() { write_mnist(folder / "data", 220, 20); }
+};
 
 TEST_CASE("mnist with softmax attention: a checkpoint says which attention it is of, a cache changes no image") {
-  const Sandbox box;
+  const WithDigits box;
   succeed(box, train + "--steps 2 --attention softmax --out run");
   const std::string on = " --model run --out ";
   for (const std::string what : {"mnist sample --count 3", "mnist complete --index 0,2 --keep 20 --ways 2"}) {
@@ -79,7 +87,7 @@ TEST_CASE("mnist with softmax attention: a checkpoint says which attention it is
 }
 
 TEST_CASE("mnist with lsh attention: it has no keys, and samples without a state") {
-  const Sandbox box;
+  const WithDigits box;
   succeed(box, train + "--steps 2 --attention lsh --rounds 2 --buckets 4 --chunk 7 --out run");
   const SafeTensors content = load_safetensors(box.folder / "run" / "last.safetensors");
   for (const auto& [name, tensor] : content.tensors) CHECK_FALSE(contains(name, "key_projection"));
@@ -91,10 +99,10 @@ TEST_CASE("mnist with lsh attention: it has no keys, and samples without a state
 }
 
 TEST_CASE("mnist train: what a run writes and prints") {
-  const Sandbox box;
+  const WithDigits box;
   const Result trained = succeed(box, train + "--steps 6 --out run");
   CHECK(trained.err.empty());
-  CHECK(contains(trained.out, "data: synthetic digits (not MNIST), 59800 images of 7 x 7; 200 more choose"));
+  CHECK(contains(trained.out, "data: MNIST (train), 20 images of 7 x 7; 200 more choose"));
   CHECK(contains(trained.out, "bits/dim  "));
   CHECK(contains(trained.out, "finished at step 6"));
   std::set<std::string> files;
@@ -126,10 +134,9 @@ TEST_CASE("mnist train: what a run writes and prints") {
 }
 
 TEST_CASE("mnist train: the same seed gives the same bytes, in one piece, resumed or killed") {
-  const Sandbox box;
+  const WithDigits box;
   const auto last = [&](const std::string& folder) { return read(box.folder / folder / "last.safetensors"); };
-  write_mnist(box.folder / "data", 220);  // 20 to train on: the runs go around
-  const std::string dropout = train + "--data data --dropout 0.1 ";
+  const std::string dropout = train + "--dropout 0.1 ";  // 20 images to train on: the runs go around
   succeed(box, dropout + "--steps 6 --out whole");
   succeed(box, dropout + "--steps 6 --out again");
   CHECK(last("again") == last("whole"));
@@ -156,7 +163,7 @@ TEST_CASE("mnist train: the same seed gives the same bytes, in one piece, resume
 }
 
 TEST_CASE("mnist evaluate: bits/dim of the predicted bytes of the test images, and where they are spent") {
-  const Sandbox box;
+  const WithDigits box;
   succeed(box, train + "--steps 3 --out run");
   const Result evaluated = succeed(box, "mnist evaluate --precision f32 --model run --limit 11 --threads 1");
   double bits = 0;
@@ -165,7 +172,9 @@ TEST_CASE("mnist evaluate: bits/dim of the predicted bytes of the test images, a
                       &images) == 3);
   CHECK(bytes == 48);
   CHECK(images == 11);
-  CHECK(contains(evaluated.out, "synthetic digits (not MNIST)"));
+  CHECK(contains(evaluated.out, "MNIST (test)"));
+  CHECK(contains(succeed(box, "mnist evaluate --model run --limit 11 --data synthetic").out,
+                 "synthetic digits (not MNIST)"));
 
   const Transformer model({.layers = 1,
                            .heads = 2,
@@ -193,7 +202,7 @@ TEST_CASE("mnist evaluate: bits/dim of the predicted bytes of the test images, a
 }
 
 TEST_CASE("mnist sample: image i is the same whatever it is drawn with") {
-  const Sandbox box;
+  const WithDigits box;
   succeed(box, train + "--steps 3 --out run");
   const auto sample = [&](const std::string& flags) {
     const Result result = succeed(box, "mnist sample --model run --threads 1 --out sheet.png " + flags);
@@ -227,7 +236,7 @@ TEST_CASE("mnist sample: image i is the same whatever it is drawn with") {
 }
 
 TEST_CASE("mnist complete: the first --keep bytes stay, the ways differ, the original stands beside them") {
-  const Sandbox box;
+  const WithDigits box;
   succeed(box, train + "--steps 3 --out run");
   const auto complete = [&](const std::string& flags) {
     succeed(box, "mnist complete --model run --threads 1 --out sheet.png " + flags);
@@ -277,7 +286,7 @@ TEST_CASE("mnist complete: the first --keep bytes stay, the ways differ, the ori
 TEST_CASE("mnist: data from files, whole and damaged") {
   const Sandbox box;
   const fs::path data = box.folder / "data";
-  write_mnist(data, 202);
+  write_mnist(data, 202, 2);
   const std::string from_files = train + "--steps 2 --data data --out ";
   CHECK(contains(succeed(box, from_files + "run").out, "data: MNIST (train), 2 images of 7 x 7"));
   const std::string evaluate = "mnist evaluate --model run --threads 1";
@@ -297,10 +306,10 @@ TEST_CASE("mnist: data from files, whole and damaged") {
   };
   for (const auto& c : cases) {
     CAPTURE(c.words);
-    write_idx(data / "train-images-idx3-ubyte", c.header, c.bytes);
+    write_idx(data / "train-images-idx3-ubyte", c.header, std::vector<uint8_t>(c.bytes));
     check_refused(box.run(from_files + "other"), 1, c.words);
   }
-  write_mnist(data, 200);
+  write_mnist(data, 200, 2);
   check_refused(box.run(from_files + "other"), 1, "200 images; training needs more than 200");
   CHECK_FALSE(fs::exists(box.folder / "other"));
 
@@ -311,7 +320,7 @@ TEST_CASE("mnist: data from files, whole and damaged") {
 }
 
 TEST_CASE("mnist: a checkpoint of another model or app, or a damaged one; earlier files stay") {
-  const Sandbox box;
+  const WithDigits box;
   succeed(box, train + "--steps 3 --out run");
   const fs::path best = box.folder / "run" / "best.safetensors";
   const SafeTensors good = load_safetensors(best);
@@ -357,7 +366,7 @@ TEST_CASE("mnist: a checkpoint of another model or app, or a damaged one; earlie
 }
 
 TEST_CASE("mnist: pictures that cannot be written, and a disk that fills up under one") {
-  const Sandbox box;
+  const WithDigits box;
   succeed(box, train + "--steps 3 --out run");
   fs::create_directories(box.folder / "folder");
   for (const std::string command : {"evaluate --limit 1", "sample --count 1", "complete --index 0"})
@@ -384,7 +393,7 @@ TEST_CASE("mnist: pictures that cannot be written, and a disk that fills up unde
 }
 
 TEST_CASE("mnist train: a loss that is not a number names the step; the last checkpoint stays") {
-  const Sandbox box;
+  const WithDigits box;
   succeed(box, train + "--steps 3 --out run");
   const fs::path last = box.folder / "run" / "last.safetensors";
   SafeTensors content = load_safetensors(last);
@@ -399,7 +408,7 @@ TEST_CASE("mnist train: a loss that is not a number names the step; the last che
 }
 
 TEST_CASE("mnist with classes: the model is told them, and draws what it is asked for") {
-  const Sandbox box;
+  const WithDigits box;
   const std::string classes = train + "--classes --steps 4 --evaluate-every 2 --out ";
   succeed(box, classes + "run");
   CHECK(contains(load_safetensors(box.folder / "run" / "last.safetensors").metadata.at("model"), "\"vocabulary\":266"));
@@ -434,7 +443,7 @@ TEST_CASE("mnist with classes: the model is told them, and draws what it is aske
 }
 
 TEST_CASE("mnist sample: how images grow, and files of their own") {
-  const Sandbox box;
+  const WithDigits box;
   succeed(box, train + "--steps 3 --out run");
   succeed(box, "mnist sample --model run --threads 1 --count 3");
   const Picture three = read_png(box.folder / "run" / "samples.png");
@@ -465,17 +474,18 @@ TEST_CASE("mnist sample: how images grow, and files of their own") {
 }
 
 TEST_CASE("mnist state: what each head remembers at eight moments of an image") {
-  const Sandbox box;
+  const WithDigits box;
   succeed(box, train + "--steps 3 --out run");
   const std::string state = "mnist state --threads 1 --precision f32 --model run ";
-  CHECK(contains(succeed(box, state + "--index 4").out, "run/state.png: image 4 of synthetic digits (not MNIST)"));
+  CHECK(contains(succeed(box, state + "--index 4").out, "run/state.png: image 4 of MNIST (test)"));
   const Picture picture = read_png(box.folder / "run" / "state.png");
   CHECK(picture.width == 8 * 98 + 2);
   CHECK(picture.height == 3 * 98 + 2);  // the image and two heads
   const auto pixel = [&](int64_t row, int64_t column, int64_t y, int64_t x, int64_t of) {
     return at(picture, 2 + row * 98 + (2 * y + 1) * 96 / (2 * of), 2 + column * 98 + (2 * x + 1) * 96 / (2 * of));
   };
-  const auto image = test_images(5).image(4);
+  const ImageSet images = test_images(5);
+  const auto image = images.image(4);
   for (int64_t i = 0; i < 49; ++i) {
     const uint8_t byte = image[static_cast<size_t>(i)];
     CHECK(pixel(0, 7, i / 7, i % 7, 7) == Colour{byte, byte, byte});
@@ -485,7 +495,7 @@ TEST_CASE("mnist state: what each head remembers at eight moments of an image") 
   for (int64_t i = 0; i < 64; ++i) colours.insert(pixel(1, 7, i / 8, i % 8, 8));
   CHECK(colours.size() > 8);
   check_refused(box.run(state + "--layer 1"), 2, "--layer 1: the model has 1 layers, counted from 0");
-  check_refused(box.run(state + "--index 10000"), 2, "--index 10000: give a number from 0 to 9999");
+  check_refused(box.run(state + "--index 20"), 2, "--index 20: give a number from 0 to 19");
   succeed(box, train + "--steps 1 --attention softmax --out softmax");
   check_refused(box.run("mnist state --model softmax"), 2, "has softmax attention, which has no state");
 }
