@@ -109,10 +109,11 @@ std::vector<uint8_t> classes_of(const Use& use, int64_t wanted, int64_t first, i
 
 int sample(SampleOptions& o) {
   const Use use(o, o.single ? "images" : o.growth ? "growth.png" : "samples.png", o.single);
-  constexpr int64_t largest_sheet = 10000, at_once = 16384;
-  check<UsageError>(o.single || o.count <= largest_sheet, "--count ", o.count, ": a sheet shows at most ",
-                    largest_sheet, "; add --single to write each to a file of its own");
+  constexpr int64_t cells = 10000, at_once = 16384;
+  const int64_t largest = o.growth ? cells / stages : cells;
   check<UsageError>(!o.single || !o.growth, "--growth and --single: give one of them");
+  check<UsageError>(o.single || o.count <= largest, "--count ", o.count, ": a sheet shows at most ", largest,
+                    "; --single writes each to a file of its own");
   const auto start = std::chrono::steady_clock::now();
   std::vector<Picture> pictures;
   const int64_t n = use.image_size();
@@ -255,7 +256,10 @@ int show_state(StateOptions& o) {
     std::vector<double> means;  // at all stages
     for (size_t stage = 0; stage < s.size(); ++stage)
       for (int64_t i = head * matrix; i < (head + 1) * matrix; ++i)
-        means.push_back(std::abs(s[stage][static_cast<size_t>(i)] / z[stage][static_cast<size_t>(i / c.head_dim)]));
+        if (const float seen = z[stage][static_cast<size_t>(i / c.head_dim)]; seen > 0)
+          means.push_back(std::abs(s[stage][static_cast<size_t>(i)] / seen));
+        else
+          means.push_back(0);
     const double largest = *std::max_element(means.begin(), means.end());
     for (int64_t stage = 0; stage < stages; ++stage)
       cells.push_back(

@@ -469,6 +469,8 @@ TEST_CASE("mnist sample: how images grow, and files of their own") {
   CHECK(fs::exists(box.folder / "run" / "images" / "00000.png"));
   check_refused(box.run("mnist sample --model run --single --growth"), 2, "--growth and --single: give one of them");
   check_refused(box.run("mnist sample --model run --count 10001"), 2, "--count 10001: a sheet shows at most 10000");
+  check_refused(box.run("mnist sample --model run --growth --count 1251"), 2,
+                "--count 1251: a sheet shows at most 1250");
   std::ofstream(box.folder / "file") << "in the way";
   check_refused(box.run("mnist sample --model run --single --count 1 --out file"), 1, "--out file: cannot be");
 }
