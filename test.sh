@@ -15,7 +15,8 @@ export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktra
 export OMP_WAIT_POLICY=passive  # who waits leaves the core to others: on a busy machine this saves minutes
 passed=0 failed=0 skipped=0
 logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
+set -m  # each job is a process group of its own, so that none outlives an interrupt
+trap 'for job in $(jobs -p); do kill -- "-$job" 2>/dev/null || true; done; rm -rf "$logs"' EXIT
 
 build() {  # build <preset> [targets]
   echo "== $1"

@@ -97,31 +97,24 @@ std::span<const uint8_t> image(const std::vector<uint8_t>& images, int64_t i, in
   return {images.data() + i * size, static_cast<size_t>(size)};
 }
 
-// The classes of images first .. first + count - 1, none if the model is told none.
-std::vector<uint8_t> classes_of(const Use& use, int64_t wanted, int64_t first, int64_t count) {
-  check<UsageError>(use.classes || wanted < 0, "--class ", wanted, ": ", use.checkpoint.path.string(),
-                    " was not trained with --classes");
-  std::vector<uint8_t> classes;
-  for (int64_t i = first; use.classes && i < first + count; ++i)
-    classes.push_back(static_cast<uint8_t>(wanted < 0 ? i % 10 : wanted));
-  return classes;
-}
-
 int sample(SampleOptions& o) {
-  const Use use(o, o.single ? "images" : o.growth ? "growth.png" : "samples.png", o.single);
   constexpr int64_t cells = 10000, at_once = 16384;
   const int64_t largest = o.growth ? cells / stages : cells;
   check<UsageError>(!o.single || !o.growth, "--growth and --single: give one of them");
   check<UsageError>(o.single || o.count <= largest, "--count ", o.count, ": a sheet shows at most ", largest,
                     "; --single writes each to a file of its own");
+  const Use use(o, o.single ? "images" : o.growth ? "growth.png" : "samples.png", o.single);
+  check<UsageError>(use.classes || o.wanted < 0, "--class ", o.wanted, ": ", use.checkpoint.path.string(),
+                    " was not trained with --classes");
+  const bool stateful = is_stateful(use, o);
+  if (o.single) use.make_folder();
   const auto start = std::chrono::steady_clock::now();
   std::vector<Picture> pictures;
   const int64_t n = use.image_size();
   for (int64_t first = 0; first < o.count; first += at_once) {
     const int64_t count = std::min(at_once, o.count - first);
-    const std::vector<uint8_t> drawn =
-        generate(use.checkpoint.model, is_stateful(use, o), key_for(o.seed, Purpose::sampling), first, count,
-                 use.first_bytes, classes_of(use, o.wanted, first, count), o.temperature, true);
+    const std::vector<uint8_t> drawn = generate(use.checkpoint.model, stateful, key_for(o.seed, Purpose::sampling),
+                                                first, count, use.first_bytes, o.wanted, o.temperature, true);
     for (int64_t i = 0; i < count; ++i) {
       if (o.single) write_png(use.out / fmt::format("{:05}.png", first + i), use.picture_of(image(drawn, i, n)));
       for (int64_t stage = 1; o.growth && stage < stages; ++stage)
@@ -276,19 +269,22 @@ int show_state(StateOptions& o) {
 }  // namespace
 
 std::vector<uint8_t> generate(const Transformer& model, bool stateful, Key seed, int64_t first, int64_t count,
-                              const std::vector<int64_t>& first_bytes, const std::vector<uint8_t>& classes,
-                              double temperature, bool show_progress) {
-  const bool told = !classes.empty();
+                              const std::vector<int64_t>& first_bytes, int64_t wanted, double temperature,
+                              bool show_progress) {
+  const bool told = model.config().vocabulary > 256;
   const int64_t n = model.config().max_length + (told ? 0 : 1);
   const double all = static_cast<double>(std::accumulate(first_bytes.begin(), first_bytes.end(), int64_t{0}));
   std::vector<Key> keys;
-  std::vector<uint8_t> images(static_cast<size_t>(count * n));
+  std::vector<uint8_t> images(static_cast<size_t>(count * n)), classes;
   for (int64_t i = 0; i < count; ++i) {
     keys.push_back(seed.fold(static_cast<uint64_t>(first + i)));
     double left = keys.back().uniform(0) * all;
     uint8_t byte = 0;
     while (byte < 255 && (left -= static_cast<double>(first_bytes[byte])) >= 0) ++byte;
-    if (!told) images[static_cast<size_t>(i * n)] = byte;
+    if (told)
+      classes.push_back(static_cast<uint8_t>(wanted < 0 ? (first + i) % 10 : wanted));
+    else
+      images[static_cast<size_t>(i * n)] = byte;
   }
   std::function<void(int64_t, int64_t)> progress;
   if (show_progress) progress = Progress("drew byte");

@@ -134,10 +134,8 @@ int train_images(ImageSettings& s) {
   task.preview = [&] {
     const bool stateful = config.attention != Attention::lsh;
     const int64_t count = stateful ? 16 : 2;  // which then take as long as many
-    std::vector<uint8_t> classes;
-    for (int64_t i = 0; s.classes && i < count; ++i) classes.push_back(static_cast<uint8_t>(i % 10));
     const std::vector<uint8_t> drawn =
-        generate(model, stateful, key_for(s.seed, Purpose::sampling), 0, count, first, classes, 1, false);
+        generate(model, stateful, key_for(s.seed, Purpose::sampling), 0, count, first, -1, 1, false);
     std::vector<Picture> pictures;
     for (int64_t i = 0; i < count; ++i)
       pictures.push_back(picture({drawn.data() + i * size, static_cast<size_t>(size)}, s.side, s.side, set.channels));
@@ -279,11 +277,15 @@ Use::Use(const UseOptions& o, const char* picture_name, bool folder)
             c.outputs == 3 * components && first_bytes.size() == 256,
         checkpoint.path.string(), ": not a model of images of ", side, " x ", side);
   out = o.out.empty() ? checkpoint.path.parent_path() / picture_name : fs::path(o.out);
-  std::error_code ignored;
-  if (folder) fs::create_directories(out, ignored);
-  const fs::path into = folder ? out : out.has_parent_path() ? out.parent_path() : fs::path(".");
-  check(access(into.c_str(), W_OK) == 0 && fs::is_directory(out) == folder, "--out ", out.string(),
+  const fs::path into = out.has_parent_path() ? out.parent_path() : fs::path(".");
+  check(folder || (access(into.c_str(), W_OK) == 0 && !fs::is_directory(out)), "--out ", out.string(),
         ": cannot be written");
+}
+
+void Use::make_folder() const {
+  std::error_code ignored;
+  fs::create_directories(out, ignored);
+  check(fs::is_directory(out) && access(out.c_str(), W_OK) == 0, "--out ", out.string(), ": cannot be written");
 }
 
 namespace {
@@ -291,8 +293,7 @@ namespace {
 void add_images(CLI::App& program, Command& chosen, const ImageData& set, const char* help,
                 const std::vector<ImageSettings>& presets) {
   CLI::App* app = program.add_subcommand(set.name, help);
-  const std::string train_help = "train a model on these images";
-  add_training<ImageSettings>(*app, chosen, train_help.c_str(), presets, train_images);
+  add_training<ImageSettings>(*app, chosen, "train a model on these images", presets, train_images);
   EvaluateOptions options;
   options.set = &set;
   add_command<EvaluateOptions>(*app, chosen, "evaluate", "bits/dim on the test images, and where they are spent",

@@ -64,8 +64,10 @@ struct Use {
   std::vector<int64_t> first_bytes;
   std::filesystem::path out;
 
-  // Throws if the model is not of such images, or if the picture, or a folder of pictures, cannot be written.
+  // Throws if the model is not of such images, or if the picture cannot be written. With `folder`, out is one of
+  // pictures, which make_folder makes, or throws.
   Use(const UseOptions& options, const char* picture_name, bool folder = false);
+  void make_folder() const;
 
   ImageSet test_images(const std::string& given) const {
     return load(set, given.empty() ? data : given, Split::test, side);
@@ -77,10 +79,11 @@ struct Use {
 };
 
 // Images drawn from a model, image i from seed.fold(i): the same whatever is drawn with it. The first byte is drawn as
-// often as `first_bytes` says. classes: one per image if the model is told them, else empty.
+// often as `first_bytes` says. A model that is told the class of its image is told `wanted`, or if that is negative
+// each in turn; all of its bytes are its own.
 std::vector<uint8_t> generate(const Transformer& model, bool stateful, Key seed, int64_t first, int64_t count,
-                              const std::vector<int64_t>& first_bytes, const std::vector<uint8_t>& classes,
-                              double temperature, bool show_progress);
+                              const std::vector<int64_t>& first_bytes, int64_t wanted, double temperature,
+                              bool show_progress);
 
 void add_drawing(CLI::App& app, Command& chosen, const ImageData& set);
 

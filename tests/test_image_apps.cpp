@@ -440,6 +440,8 @@ TEST_CASE("mnist with classes: the model is told them, and draws what it is aske
 
   succeed(box, train + "--steps 1 --out untold");
   check_refused(box.run("mnist sample --model untold --class 3"), 2, "was not trained with --classes");
+  check_refused(box.run("mnist sample --model untold --class 3 --single --out new"), 2, "was not trained with");
+  CHECK_FALSE(fs::exists(box.folder / "new"));
 }
 
 TEST_CASE("mnist sample: how images grow, and files of their own") {
