@@ -47,7 +47,8 @@ struct Machine {
     option("seed", seed, in_range(0), "of everything random");
   }
 
-  // Sets threads, device and precision. UsageError or Error if there is no such device or it cannot do that.
+  // Sets threads, device, precision and how tiny numbers are computed. UsageError or Error if there is no such device
+  // or it cannot do that.
   void prepare();
   Device where() const { return device == "cuda" ? Device::cuda : Device::cpu; }
 };
@@ -117,7 +118,7 @@ struct Settings : Machine {
         "of the learning rate: constant, a tenth after --lr-step updates, or by the square of what is left of the run");
     option("lr-step", lr_step, in_range(1), "updates before the learning rate drops (--schedule step)");
     option("optimizer", optimizer, one_of({"radam", "muon"}),
-           "muon: Muon, whose gradients are not clipped, for the matrices of values and feed-forward layers, RAdam for "
+           "muon: Muon, of gradients brought to norm 1, for the matrices of values and feed-forward layers, RAdam for "
            "the rest");
     option("beta2", beta2, in_range(0.9, 0.9999), "how slowly RAdam's mean of squared gradients forgets");
     option("weight-decay", weight_decay, in_range(0, 1), "decoupled, of what RAdam trains");

@@ -2,6 +2,9 @@
 
 #include <sys/mman.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include <atomic>
 #include <cstdlib>
@@ -214,6 +217,13 @@ void set_precision(Precision precision, Device device) {
 }
 
 Precision precision() { return the_precision; }
+
+void flush_denormals() {
+#if defined(__x86_64__)
+  _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);          // where they would come out
+  _MM_SET_DENORMALS_ZERO_MODE(_MM_DENORMALS_ZERO_ON);  // where they come in
+#endif
+}
 
 void cpu::add(float* y, const float* a, const float* b, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n >= 1 << 15)

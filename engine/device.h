@@ -61,6 +61,10 @@ bool has_bf16();
 void set_precision(Precision precision, Device device = Device::cpu);
 Precision precision();
 
+// From now on the CPU takes numbers below 1e-38 for 0, in this thread and those that it starts. To compute with them
+// takes a processor many times as long, and heads that look sharply make many: all features e^x that do not look.
+void flush_denormals();
+
 }  // namespace runnel
 
 // KERNEL(scale_forward(float* y, const float* x, float s, int64_t n)) declares runnel::cpu::scale_forward and

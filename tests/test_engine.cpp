@@ -3,6 +3,7 @@
 #include <memory>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "tests/check.h"
 
@@ -318,6 +319,22 @@ TEST_CASE("guard: the first number that is not finite is named, forward and back
             "the result of add [2] has inf at element 1");
   }
   CHECK_NOTHROW(run([&] { return add(good, bad); }));
+}
+
+TEST_CASE("flush_denormals: tiny numbers count as 0 in a thread and those that it starts, and nowhere else") {
+  const auto product_of_tiny = [] {
+    volatile float tiny = 1e-20f;
+    return tiny * tiny;
+  };
+  CHECK(product_of_tiny() > 0);
+  std::vector<float> products(4, 1);
+  std::thread([&] {
+    flush_denormals();
+#pragma omp parallel for num_threads(2)
+    for (int i = 0; i < 4; ++i) products[static_cast<size_t>(i)] = product_of_tiny();
+  }).join();
+  CHECK(products == std::vector<float>(4, 0));
+  CHECK(product_of_tiny() > 0);
 }
 
 TEST_CASE("Philox 4x32-10: the known answers published with Random123") {
