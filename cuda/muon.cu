@@ -17,11 +17,11 @@ __global__ void combine_kernel(float* y, float a, const float* x, float b, const
       y, n, [a, b](float xi, float zi) { return a * xi + b * zi; }, Elements{x}, Elements{z});
 }
 
-// Launch: over_fours(n). Owns: x[i]. Shared: none.
-__global__ void normalise_kernel(float* x, const float* square, int64_t n) {
+// Launch: over_fours(n). Owns: y[i]. Shared: none.
+__global__ void normalise_kernel(float* y, const float* x, const float* square, int64_t n) {
   const float scale = static_cast<float>(1 / (sqrt(static_cast<double>(square[0])) + 1e-12));
   map(
-      x, n, [scale](float xi) { return scale * xi; }, Elements{x});
+      y, n, [scale](float xi) { return scale * xi; }, Elements{x});
 }
 
 // Launch: over_fours(n). Owns: parameter[i]. Shared: none.
@@ -35,11 +35,11 @@ void combine(float* y, float a, const float* x, float b, const float* z, int64_t
   launch("muon_step", combine_kernel, over_fours(n), y, a, x, b, z, n);
 }
 
-void normalise(float* x, int64_t n) {
+void normalise(float* y, const float* x, int64_t n) {
   const Temporary<float> squares(2);
   const RAdamTensor tensor{nullptr, nullptr, nullptr, x, n};
   sums_of_squares(squares.data(), &tensor, 1);
-  launch("muon_step", normalise_kernel, over_fours(n), x, squares.data(), n);
+  launch("muon_step", normalise_kernel, over_fours(n), y, x, squares.data(), n);
 }
 
 void make_orthogonal(float* x, int64_t rows, int64_t columns) {
@@ -47,7 +47,7 @@ void make_orthogonal(float* x, int64_t rows, int64_t columns) {
   const int64_t n = rows * columns, side = std::min(rows, columns);
   const bool tall = rows > columns;
   const Temporary<float> gram(side * side), gram2(side * side), product(n);
-  normalise(x, n);
+  normalise(x, x, n);
   for (int i = 0; i < newton_schulz_steps; ++i) {
     matmul(gram.data(), x, x, side, side, n / side, tall, !tall);
     matmul(gram2.data(), gram.data(), gram.data(), side, side, side, false, false);
@@ -62,8 +62,9 @@ void update(const MuonMatrix& matrix, const MuonStep& step) {
   if (n == 0) return;
   const float momentum = static_cast<float>(step.momentum), rest = static_cast<float>(1 - step.momentum);
   const Temporary<float> x(n);
-  combine(matrix.m, momentum, matrix.m, rest, matrix.gradient, n);
-  combine(x.data(), momentum, matrix.m, rest, matrix.gradient, n);
+  normalise(x.data(), matrix.gradient, n);
+  combine(matrix.m, momentum, matrix.m, rest, x.data(), n);
+  combine(x.data(), momentum, matrix.m, rest, x.data(), n);
   make_orthogonal(x.data(), matrix.rows, matrix.columns);
   const double size = step.size * std::sqrt(static_cast<double>(std::max(matrix.rows, matrix.columns)));
   launch("muon_step", update_kernel, over_fours(n), matrix.parameter, x.data(), static_cast<float>(size),

@@ -224,7 +224,8 @@ KERNEL(sums_of_squares(float* squares, const RAdamTensor* tensors, int64_t count
 // squares as above: on the device, so that the host need not wait for them.
 KERNEL(radam_step(const RAdamTensor* tensors, int64_t count, const float* squares, RAdamStep step))
 
-// Muon (Jordan et al. 2024), for matrices: momentum whose singular values are made equal, about; see muon.cpp.
+// Muon (Jordan et al. 2024), for matrices: momentum of normalised gradients, whose singular values are made equal,
+// about; see muon.cpp.
 struct MuonMatrix {
   float *parameter, *m;  // [rows,columns], read and written
   const float* gradient;

@@ -1,4 +1,5 @@
 // One update of a matrix by Muon (Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024):
+//   g := g / |g|                              ours: else one large gradient is the direction for a hundred updates
 //   m := mu m + (1 - mu) g
 //   x := (1 - mu) g + mu m                    momentum one step ahead (Nesterov)
 //   x := what of x is left if all its singular values become about 1
@@ -28,12 +29,13 @@ void combine(float* y, float a, const float* x, float b, const float* z, int64_t
   for (int64_t i = 0; i < n; ++i) y[i] = a * x[i] + b * z[i];
 }
 
-void normalise(float* x, int64_t n) {
+// y = x / |x|; y may be x.
+void normalise(float* y, const float* x, int64_t n) {
   float squares[2];
   const RAdamTensor tensor{nullptr, nullptr, nullptr, x, n};
   cpu::sums_of_squares(squares, &tensor, 1);
   const double norm = std::sqrt(static_cast<double>(squares[0]));
-  cpu::scale(x, x, static_cast<float>(1 / (norm + 1e-12)), n);
+  cpu::scale(y, x, static_cast<float>(1 / (norm + 1e-12)), n);
 }
 
 void make_orthogonal(float* x, int64_t rows, int64_t columns) {
@@ -42,7 +44,7 @@ void make_orthogonal(float* x, int64_t rows, int64_t columns) {
   const bool tall = rows > columns;
   const auto floats = [](int64_t count) { return std::vector<float>(static_cast<size_t>(count)); };
   std::vector<float> gram = floats(side * side), gram2 = gram, product = floats(n);
-  normalise(x, n);
+  normalise(x, x, n);
   for (int i = 0; i < newton_schulz_steps; ++i) {
     cpu::matmul(gram.data(), x, x, side, side, n / side, tall, !tall);
     cpu::matmul(gram2.data(), gram.data(), gram.data(), side, side, side, false, false);
@@ -58,8 +60,9 @@ void update(const MuonMatrix& matrix, const MuonStep& step) {
   if (n == 0) return;
   const float momentum = static_cast<float>(step.momentum), rest = static_cast<float>(1 - step.momentum);
   std::vector<float> x(static_cast<size_t>(n));
-  combine(m, momentum, m, rest, gradient, n);
-  combine(x.data(), momentum, m, rest, gradient, n);
+  normalise(x.data(), gradient, n);
+  combine(m, momentum, m, rest, x.data(), n);
+  combine(x.data(), momentum, m, rest, x.data(), n);
   make_orthogonal(x.data(), rows, columns);
   const float size = static_cast<float>(step.size * std::sqrt(static_cast<double>(std::max(rows, columns))));
   const float decay = static_cast<float>(step.decay);

@@ -34,12 +34,15 @@ Matrix transposed(const Matrix& a) {
   return t;
 }
 
-// Muon as its authors describe it, in double; the powers of x from the left, whatever its shape.
+// Muon as its authors describe it, but of gradients of norm 1, in double; the powers of x from the left, whatever its
+// shape.
 struct Reference {
   MuonStep o;
   Matrix p, m = Matrix(p.rows, p.columns);
 
-  void step(const std::vector<double>& g) {
+  void step(std::vector<double> g) {
+    const double norm = std::sqrt(std::inner_product(g.begin(), g.end(), g.begin(), 0.0));
+    for (double& value : g) value /= norm + 1e-12;
     Matrix x = m;
     double square = 0;
     for (size_t i = 0; i < g.size(); ++i) {
