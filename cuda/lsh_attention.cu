@@ -13,8 +13,8 @@
 // row is at one place of each, so it has one owner at a time, who adds to what it finds.
 #include <cmath>
 
+#include "cuda/softmax.h"
 #include "cuda/temporary.h"
-#include "cuda/tiles.h"
 #include "ops/kernels.h"
 
 namespace runnel::cuda {
@@ -111,10 +111,6 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
-enum class Result { y, dq, dk, dv };
-constexpr bool rows_are_keys(Result result) { return result == Result::dk || result == Result::dv; }
-constexpr bool uses_slopes(Result result) { return result == Result::dq || result == Result::dk; }
-
 // Largest and total of the exponentials that a query has found so far, [B,H,L].
 struct Found {
   float *largest, *total;
@@ -139,21 +135,10 @@ struct Stored {
   __device__ float operator()(float x) const { return Tile::rounded(factor * x); }
 };
 
-// Of the four lanes that share a row.
-__device__ float row_max(float x) {
-  for (int distance = 2; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(all_lanes, x, distance));
-  return x;
-}
-__device__ float row_sum(float x) {
-  for (int distance = 2; distance > 0; distance /= 2) x += __shfl_xor_sync(all_lanes, x, distance);
-  return x;
-}
-
 // Launch: x: sequences times tiles of places, y: tiles of 32 columns of the result; `loaders` threads.
 // Owns:   the block 32 places and columns of the result; where it works on rows of the weights, a thread a quarter of
 //         one.
-// Shared: all of the rows' a (and g); of one tile of the other side a slice of b (and h), c, weights; what 32 queries,
-//         the rows or the others, see, and two numbers of each.
+// Shared: shared_tiles; and what 32 queries, the rows or the others, see.
 template <class Tile, Result result>
 __global__ void __launch_bounds__(loaders, 4) lsh_attention_kernel(Attention x) {
   constexpr bool online = result == Result::y, keys = rows_are_keys(result), slopes = uses_slopes(result);
@@ -207,10 +192,9 @@ __global__ void __launch_bounds__(loaders, 4) lsh_attention_kernel(Attention x) 
   };
   if constexpr (!keys) load_queries(first);
 
-  // Of the thread's row, the same in its four lanes.
   const bool known = online && !x.first_round && position >= 0;
-  float largest = known ? x.before.largest[at + position] : -INFINITY;
-  float total = known ? x.before.total[at + position] : 0;
+  RunningSum sum;
+  if (known) sum = {x.before.largest[at + position], x.before.total[at + position]};
 
   Tile products, out;  // first team: a b^T, and the result; second: g h^T
   out.clear();
@@ -260,21 +244,7 @@ __global__ void __launch_bounds__(loaders, 4) lsh_attention_kernel(Attention x) 
     __syncthreads();
 
     if constexpr (online) {
-      float* const own = weights + row * left_row + part;
-      float new_largest = largest;
-      for (int i = 0; i < 8; ++i) new_largest = fmaxf(new_largest, own[i]);
-      new_largest = row_max(new_largest);
-      // As long as a query has seen no key, its maximum is -infinity.
-      const float base = new_largest == -INFINITY ? 0 : new_largest;
-      const float factor = expf(largest - base);
-      float sum = 0;
-      for (int i = 0; i < 8; ++i) {
-        const float p = expf(own[i] - base);
-        sum += p;
-        own[i] = Tile::rounded(p);
-      }
-      total = total * factor + row_sum(sum);
-      largest = new_largest;
+      const float factor = sum.template take<Tile>(weights + row * left_row + part);
       if (part == 0) factors[row] = factor;
       __syncthreads();
     } else if constexpr (slopes) {
@@ -299,20 +269,20 @@ __global__ void __launch_bounds__(loaders, 4) lsh_attention_kernel(Attention x) 
   }
   __syncthreads();
   if (position < 0) return;
-  const bool sees_nothing = online && total == 0;
+  const bool sees_nothing = online && sum.total == 0;
   if constexpr (online)
     if (part == 0 && blockIdx.y == 0) {
       if (x.last_round) {
-        x.l[at + position] = sees_nothing ? INFINITY : largest + logf(total);
+        x.l[at + position] = sees_nothing ? INFINITY : sum.largest + logf(sum.total);
       } else {
-        x.after.largest[at + position] = largest;
-        x.after.total[at + position] = total;
+        x.after.largest[at + position] = sum.largest;
+        x.after.total[at + position] = sum.total;
       }
     }
   // What was there before this round stays, in y as far as it is not dwarfed. A query that sees nothing has y = v, and
   // so gives dy to dv.
-  const float kept = known && total > 0 ? expf(x.before.largest[at + position] - largest) : 1;
-  const float divisor = online && x.last_round && !sees_nothing ? total : 1;
+  const float kept = known && sum.total > 0 ? expf(x.before.largest[at + position] - sum.largest) : 1;
+  const float divisor = online && x.last_round && !sees_nothing ? sum.total : 1;
   const bool copies =
       online ? x.last_round && sees_nothing : result == Result::dv && x.first_round && x.l[at + position] == INFINITY;
   for (int i = 0; i < 8; i += 4) {
@@ -345,20 +315,6 @@ __global__ void lsh_attention_lengths_kernel(float* inverse, const float* q, int
   }
 }
 
-// d_i = dy_i . y_i.
-// Launch: a warp per query. Owns: the warp one number.
-__global__ void lsh_attention_products_kernel(float* d, const float* dy, const float* y, int64_t length, int64_t heads,
-                                              int64_t m, int64_t queries) {
-  const int64_t lane = threadIdx.x % 32;
-  for (int64_t i = first_element() / 32; i < queries; i += element_step() / 32) {  // [B,H,L]
-    const int64_t n = i / length, at = ((n / heads * length + i % length) * heads + n % heads) * m;
-    float sum = 0;
-    for (int64_t c = lane; c < m; c += 32) sum += dy[at + c] * y[at + c];
-    sum = warp_sum(sum);
-    if (lane == 0) d[i] = sum;
-  }
-}
-
 // dq_j += (dk_j - (dk_j . k_j) k_j) / |q_j|.
 // Launch: a warp per key. Owns: the warp one row.
 __global__ void lsh_attention_keys_kernel(float* dq, const float* dk, const float* q, const float* inverse,
@@ -373,8 +329,6 @@ __global__ void lsh_attention_keys_kernel(float* dq, const float* dk, const floa
     for (int64_t c = lane; c < e; c += 32) dq[at + c] += by * (dk[at + c] - along * (by * q[at + c]));
   }
 }
-
-unsigned tiles(int64_t n) { return static_cast<unsigned>((n + tile - 1) / tile); }
 
 int64_t queries(const LshSizes& s) { return s.batch * s.heads * s.length; }
 
@@ -395,15 +349,7 @@ void launch_round(Attention& x, const LshPlaces& places, const LshSizes& s, int6
   x.places = {places.order + at, places.begin + at, places.end + at};
   x.first_round = round == 0;
   x.last_round = round + 1 == s.lsh.rounds;
-  constexpr bool slopes = uses_slopes(result);
-  SharedBytes shared;
-  shared.add<float>(tiles(x.a.width) * tile * left_row);
-  shared.add<float>(slopes ? tiles(x.g.width) * tile * left_row : 0);
-  shared.add<float>(tile * left_row);
-  shared.add<float>(slopes ? tile * left_row : 0);
-  shared.add<float>(tile * right_row);
-  shared.add<float>(tile * left_row);
-  for (int i = 0; i < 3; ++i) shared.add<float>(tile);
+  SharedBytes shared = shared_tiles(result, x.a.width, x.g.width);
   for (int i = 0; i < 2; ++i) shared.add<int>(tile);
   launch("lsh_attention",
          precision() == Precision::f32 ? lsh_attention_kernel<Float32, result> : lsh_attention_kernel<Tf32, result>,
@@ -462,7 +408,7 @@ void lsh_attention_backward(float* dq, float* dv, const float* dy, const float* 
   const int64_t n = queries(s);
   const Temporary<float> inverse(n), d(n), dk(n * s.e);
   find_lengths(inverse.data(), q, s);
-  launch("lsh_attention", lsh_attention_products_kernel, over(32 * n), d.data(), dy, y, s.length, s.heads, s.m, n);
+  launch("lsh_attention", attention_products_kernel, over(32 * n), d.data(), dy, y, s.length, s.heads, s.m, n);
   const Rows<const float> q_rows(q, s.length, s.heads, s.e);
   const Rows<const float> v_rows(v, s.length, s.heads, s.m), dy_rows(dy, s.length, s.heads, s.m);
   Attention x = attention(s, inverse.data(), const_cast<float*>(l));  // only forward writes it

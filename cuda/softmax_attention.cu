@@ -12,16 +12,12 @@
 // g h^T and on s.
 #include <cmath>
 
+#include "cuda/softmax.h"
 #include "cuda/temporary.h"
-#include "cuda/tiles.h"
 #include "ops/kernels.h"
 
 namespace runnel::cuda {
 namespace {
-
-enum class Result { y, dq, dk, dv };
-constexpr bool rows_are_keys(Result result) { return result == Result::dk || result == Result::dv; }
-constexpr bool uses_slopes(Result result) { return result == Result::dq || result == Result::dk; }
 
 struct Attention {
   Rows<const float> a, b, c, g, h;
@@ -38,21 +34,10 @@ struct Stored {
   __device__ float operator()(float x) const { return Tile::rounded(x); }
 };
 
-// Of the four lanes that share a row.
-__device__ float row_max(float x) {
-  for (int distance = 2; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(all_lanes, x, distance));
-  return x;
-}
-__device__ float row_sum(float x) {
-  for (int distance = 2; distance > 0; distance /= 2) x += __shfl_xor_sync(all_lanes, x, distance);
-  return x;
-}
-
 // Launch: x: sequences times tiles of rows, y: tiles of 32 columns of the result; `loaders` threads.
 // Owns:   the block 32 rows and columns of the result; where it works on rows of the weights, a thread a quarter of
-// one. Shared: all of the rows' a (and g); of one tile of the other side a slice of b (and h), c, weights; three
-// numbers of
-//         each of its rows, or the other side's.
+//         one.
+// Shared: shared_tiles.
 template <class Tile, Result result>
 __global__ void __launch_bounds__(loaders) softmax_attention_kernel(Attention x) {
   constexpr bool online = result == Result::y, keys = rows_are_keys(result), slopes = uses_slopes(result);
@@ -104,8 +89,8 @@ __global__ void __launch_bounds__(loaders) softmax_attention_kernel(Attention x)
   };
   if constexpr (!online && !keys) load_queries(first);
 
-  float largest = -INFINITY, total = 0;  // of the thread's row, the same in its four lanes
-  Tile products, out;                    // first team: a b^T, and the result; second: g h^T
+  RunningSum sum;      // y: of the thread's row
+  Tile products, out;  // first team: a b^T, and the result; second: g h^T
   out.clear();
   for (int64_t other = begin; other < end; other += tile) {
     products.clear();
@@ -146,21 +131,7 @@ __global__ void __launch_bounds__(loaders) softmax_attention_kernel(Attention x)
     __syncthreads();
 
     if constexpr (online) {
-      float* const own = weights + row * left_row + part;
-      float new_largest = largest;
-      for (int i = 0; i < 8; ++i) new_largest = fmaxf(new_largest, own[i]);
-      new_largest = row_max(new_largest);
-      // A row past the end sees no key, and its maximum stays -infinity.
-      const float base = new_largest == -INFINITY ? 0 : new_largest;
-      const float factor = expf(largest - base);
-      float sum = 0;
-      for (int i = 0; i < 8; ++i) {
-        const float p = expf(own[i] - base);
-        sum += p;
-        own[i] = Tile::rounded(p);
-      }
-      total = total * factor + row_sum(sum);
-      largest = new_largest;
+      const float factor = sum.template take<Tile>(weights + row * left_row + part);
       if (part == 0) factors[row] = factor;
       __syncthreads();
     } else if constexpr (slopes) {
@@ -180,9 +151,10 @@ __global__ void __launch_bounds__(loaders) softmax_attention_kernel(Attention x)
   __syncthreads();
 
   if constexpr (online) {
-    if (part == 0) factors[row] = total > 0 ? 1 / total : 0;
+    if (part == 0) factors[row] = sum.total > 0 ? 1 / sum.total : 0;
     __syncthreads();
-    if (part == 0 && blockIdx.y == 0 && first + row < length) x.l[n * s.length + first + row] = largest + logf(total);
+    if (part == 0 && blockIdx.y == 0 && first + row < length)
+      x.l[n * s.length + first + row] = sum.largest + logf(sum.total);
   }
   if (first_team) {
     out.each([&](int r, int, float& number) {
@@ -196,20 +168,6 @@ __global__ void __launch_bounds__(loaders) softmax_attention_kernel(Attention x)
     for (int i = 0; i < 8; i += 4)
       if (first_column + part + i < x.out.width)
         x.out.store(first + row, first_column + part + i, load<4>(weights + row * left_row + part + i));
-}
-
-// d_i = dy_i . y_i.
-// Launch: a warp per query. Owns: the warp one number.
-__global__ void softmax_attention_products_kernel(float* d, const float* dy, const float* y, int64_t length,
-                                                  int64_t heads, int64_t m, int64_t queries) {
-  const int64_t lane = threadIdx.x % 32;
-  for (int64_t i = first_element() / 32; i < queries; i += element_step() / 32) {  // [B,H,L]
-    const int64_t n = i / length, at = ((n / heads * length + i % length) * heads + n % heads) * m;
-    float sum = 0;
-    for (int64_t c = lane; c < m; c += 32) sum += dy[at + c] * y[at + c];
-    sum = warp_sum(sum);
-    if (lane == 0) d[i] = sum;
-  }
 }
 
 constexpr int step_threads = 128;
@@ -281,26 +239,16 @@ __global__ void __launch_bounds__(step_threads, 4)
   }
 }
 
-unsigned tiles(int64_t n) { return static_cast<unsigned>((n + tile - 1) / tile); }
-
 template <Result result>
 void launch_attention(const Attention& x) {
   const AttentionSizes& s = x.sizes;
-  const bool keys = rows_are_keys(result), slopes = uses_slopes(result);
-  SharedBytes shared;
-  shared.add<float>(tiles(x.a.width) * tile * left_row);
-  shared.add<float>(slopes ? tiles(x.g.width) * tile * left_row : 0);
-  shared.add<float>(tile * left_row);
-  shared.add<float>(slopes ? tile * left_row : 0);
-  shared.add<float>(tile * right_row);
-  shared.add<float>(tile * left_row);
-  for (int i = 0; i < 3; ++i) shared.add<float>(tile);
+  const bool keys = rows_are_keys(result);
   launch(
       "softmax_attention",
       precision() == Precision::f32 ? softmax_attention_kernel<Float32, result>
                                     : softmax_attention_kernel<Tf32, result>,
       Grid{dim3(static_cast<unsigned>(s.batch * s.heads) * tiles(keys ? s.key_length : s.length), tiles(x.out.width)),
-           dim3(loaders), shared.bytes()},
+           dim3(loaders), shared_tiles(result, x.a.width, x.g.width).bytes()},
       x);
 }
 
@@ -325,8 +273,8 @@ void softmax_attention_backward(float* dq, float* dk, float* dv, const float* dy
                                 AttentionSizes s) {
   const int64_t queries = s.batch * s.heads * s.length;
   const Temporary<float> d(queries);
-  launch("softmax_attention", softmax_attention_products_kernel, over(32 * queries), d.data(), dy, y, s.length, s.heads,
-         s.m, queries);
+  launch("softmax_attention", attention_products_kernel, over(32 * queries), d.data(), dy, y, s.length, s.heads, s.m,
+         queries);
   const Rows<const float> q_rows(q, s.length, s.heads, s.e), dy_rows(dy, s.length, s.heads, s.m);
   const Rows<const float> k_rows(k, s.key_length, s.heads, s.e), v_rows(v, s.key_length, s.heads, s.m);
   Attention x{};
