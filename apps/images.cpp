@@ -189,15 +189,15 @@ std::vector<ImageSettings> mnist_presets() {
   small.precision = "auto";
   small.position = "grid";
   small.layers = 4;
-  small.width = 96;
-  small.heads = 3;
-  small.feed_forward = 256;
+  small.width = 128;
+  small.heads = 4;
+  small.feed_forward = 384;
   small.dropout = 0;
   small.batch = 8;
   small.steps = 1000000;
   small.minutes = 20;
   small.optimizer = "muon";
-  small.lr = 3e-3;
+  small.lr = 8e-4;
   small.weight_decay = 0;  // it would blunt what the heads begin with
   small.beta2 = 0.98;
   small.clip = 0.1;
@@ -209,8 +209,9 @@ std::vector<ImageSettings> mnist_presets() {
   tiny.preset = "tiny";
   tiny.side = 14;
   tiny.layers = 3;
+  tiny.width = 96;
   tiny.heads = 2;
-  tiny.feed_forward = 384;
+  tiny.lr = 3e-3;
   tiny.evaluate_every = tiny.save_every = 2000;
   tiny.minutes = 3.5;
   return {paper, small, tiny};
@@ -229,6 +230,9 @@ std::vector<ImageSettings> cifar10_presets() {
   small.set = &cifar10;
   small.side = 32;
   small.chunk = 37;
+  small.width = 96;
+  small.heads = 3;
+  small.feed_forward = 256;
   small.batch = 4;
   small.lr = 1.5e-3;
   small.minutes = 60;

@@ -127,9 +127,9 @@ void look_above(EncoderLayer& layer, int64_t n, const TransformerConfig& config)
     const double centre =
         (columns - 1) * static_cast<double>(e) / static_cast<double>(std::max<int64_t>(config.head_dim - 1, 1));
     const bool grey = config.channels == 1;
-    constexpr double grey_shifts[] = {0, 1, -1}, colour_shifts[] = {0, -1, 1};
+    constexpr double grey_shifts[] = {0, 1, -1, -2}, colour_shifts[] = {0, -1, 1};
     const double channel = grey ? 0 : static_cast<double>(head % 3);  // that is looked for
-    const double shift = grey ? grey_shifts[head % 3] : colour_shifts[(n + head / 3) % 3];
+    const double shift = grey ? grey_shifts[head % 4] : colour_shifts[(n + head / 3) % 3];
     // Relative to a byte's column, in which its channel counts too: the middle of the pixel that is asked for.
     const double wanted = byte + shift - (1 - byte) / 2, own = -channel * byte;
     for (Values* values : {&query, &key}) {

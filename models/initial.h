@@ -24,10 +24,11 @@ Tensor level_embedding(int64_t vocabulary, int64_t width, Key key, Device device
 Tensor position_code(int64_t length, int64_t width, int64_t row, int64_t channels, Device device);
 
 // Lets the heads of layer n begin by looking near the byte to predict. Needs config.row > 0 and linear attention.
-// Grey images: head 0 looks at the pixel above, heads 1 and 2 at that one's neighbours on the right and left, and so on
-// in turn. Colours: heads 0, 1, 2 look for red, green and blue in the pixel's own column, in layer 1 in the column on
-// its left, in layer 2 on its right, and so on: the last byte there that has been read, which in its own column is this
-// pixel's or the one's above, and on the left always the left neighbour's.
+// Grey images: head 0 looks at the pixel above, heads 1 and 2 at that one's neighbours on the right and left, head 3
+// two to the left, and so on in turn: on the left, the last that has been read is in the pixel's own row. Colours:
+// heads 0, 1, 2 look for red, green and blue in the pixel's own column, in layer 1 in the column on its left, in
+// layer 2 on its right, and so on: the last byte there that has been read, which in its own column is this pixel's
+// or the one's above, and on the left always the left neighbour's.
 //
 // A head finds by place what S and Z keep by feature. Let its features stand for columns c_e, evenly spaced. With
 //   K_j[e] = bump(column_j - c_e) + recency (row_j - last row) + own channel (0, or much less)

@@ -227,13 +227,14 @@ TEST_CASE("a model of images begins by looking near the byte that it predicts") 
     int64_t columns, channels, layer;
     std::vector<int64_t> shift, channel;  // of each head
   };
-  for (const Case& c : {Case{28, 1, 0, {0, 1, -1}, {0, 0, 0}}, Case{32, 3, 0, {0, 0, 0}, {0, 1, 2}},
+  for (const Case& c : {Case{28, 1, 0, {0, 1, -1, -2}, {0, 0, 0, 0}}, Case{32, 3, 0, {0, 0, 0}, {0, 1, 2}},
                         Case{32, 3, 1, {-1, -1, -1}, {0, 1, 2}}, Case{32, 3, 2, {1, 1, 1}, {0, 1, 2}}}) {
     CAPTURE(c.channels);
     CAPTURE(c.layer);
-    constexpr int64_t rows = 6, e = 32, d = 3 * e;
+    constexpr int64_t rows = 6, e = 32;
+    const int64_t heads = std::ssize(c.shift), d = heads * e;
     const int64_t row = c.columns * c.channels, length = rows * row;
-    const TransformerConfig config{.heads = 3, .head_dim = e, .max_length = length, .row = row, .channels = c.channels};
+    const TransformerConfig config{.heads = heads, .head_dim = e, .max_length = length, .row = row, .channels = c.channels};
     EncoderLayer layer;
     layer.query = random_linear(d, d, Key{1}, Device::cpu);
     layer.key = random_linear(d, d, Key{2}, Device::cpu);
@@ -246,7 +247,7 @@ TEST_CASE("a model of images begins by looking near the byte that it predicts") 
     const std::vector<double> q = doubles(elu_plus_one(layer.query(input))),
                               k = doubles(elu_plus_one(layer.key(input)));
     int64_t wrong = 0, tried = 0;
-    for (int64_t head = 0; head < 3; ++head)
+    for (int64_t head = 0; head < heads; ++head)
       for (int64_t i = 2 * row; i + 1 < length; ++i) {
         const auto h = static_cast<size_t>(head);
         const int64_t column = (i + 1) % row / c.channels + c.shift[h];
