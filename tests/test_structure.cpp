@@ -33,7 +33,7 @@ struct Rule {
 // cuda may also include ops/kernels.h, what that includes, and engine/check.h, which are C++17; tests may include
 // anything.
 const std::map<std::string, Rule> rules = {
-    {"engine", {{"engine"}, {}}},
+    {"engine", {{"engine"}, {"immintrin.h"}}},
     {"ops", {{"engine", "ops"}, {"dnnl.hpp", "immintrin.h"}}},
     {"cuda", {{"cuda"}, {"cuda_runtime.h", "cublas_v2.h"}}},
     {"models", {{"engine", "ops", "models"}, {"nlohmann/json.hpp"}}},
