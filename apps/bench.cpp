@@ -60,7 +60,10 @@ namespace {
 template <class Format>
 std::string joined(const std::vector<std::string>& cells, const char* between, Format format) {
   std::string line;
-  for (size_t i = 0; i < cells.size(); ++i) line += (i ? between : "") + format(i);
+  for (size_t i = 0; i < cells.size(); ++i) {
+    if (i) line += between;
+    line += format(i);
+  }
   return line;
 }
 
@@ -299,7 +302,7 @@ struct ReadingOptions : BenchOptions {
   template <class Each>
   void each(Each&& option) {
     BenchOptions::each(option);
-    option("data", data, CLI::Validator(), "the folder with the data sets; $RUNNEL_DATA or ./data if not given");
+    option("data", data, Allowed(), "the folder with the data sets; $RUNNEL_DATA or ./data if not given");
   }
 };
 
@@ -329,15 +332,15 @@ int bench_reading(ReadingOptions& o) {
 
 }  // namespace
 
-void add_bench(CLI::App& program, Command& chosen) {
-  CLI::App* bench = program.add_subcommand("bench", "how fast this machine is at it: the paper's figures and tables");
-  add_command<AttentionOptions>(*bench, chosen, "attention", "figure 1: time and memory of the attentions over lengths",
+void add_bench(Word program, Command& chosen) {
+  const Word bench = program.add("bench", "how fast this machine is at it: the paper's figures and tables");
+  add_command<AttentionOptions>(bench, chosen, "attention", "figure 1: time and memory of the attentions over lengths",
                                 bench_attention);
-  add_command<TrainingOptions>(*bench, chosen, "training", "tokens/s with the paper's models", bench_training);
-  add_command<ReadingOptions>(*bench, chosen, "reading", "images/s from files, and the time of a batch", bench_reading);
-  add_generation(*bench, chosen);
-  add_convergence(*bench, chosen);
-  add_kernels(*bench, chosen);
+  add_command<TrainingOptions>(bench, chosen, "training", "tokens/s with the paper's models", bench_training);
+  add_command<ReadingOptions>(bench, chosen, "reading", "images/s from files, and the time of a batch", bench_reading);
+  add_generation(bench, chosen);
+  add_convergence(bench, chosen);
+  add_kernels(bench, chosen);
 }
 
 }  // namespace runnel

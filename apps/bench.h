@@ -27,13 +27,13 @@ struct BenchOptions : Timing {
   template <class Each>
   void each(Each&& option) {
     Timing::each(option);
-    option("out", out, CLI::Validator(), "the folder for the tables (CSV) and plots (PNG)");
+    option("out", out, Allowed(), "the folder for the tables (CSV) and plots (PNG)");
   }
 };
 
-void add_generation(CLI::App& bench, Command& chosen);
-void add_convergence(CLI::App& bench, Command& chosen);
-void add_kernels(CLI::App& bench, Command& chosen);
+void add_generation(Word bench, Command& chosen);
+void add_convergence(Word bench, Command& chosen);
+void add_kernels(Word bench, Command& chosen);
 
 // A way of the paper's to attend, and to sample.
 struct Method {

@@ -139,7 +139,7 @@ int bench_generation(GenerationOptions& o) {
 
 }  // namespace
 
-void add_generation(CLI::App& bench, Command& chosen) {
+void add_generation(Word bench, Command& chosen) {
   add_command<GenerationOptions>(bench, chosen, "generation", "tables 1, 2, 4, 5: images/s and seconds for one image",
                                  bench_generation);
 }

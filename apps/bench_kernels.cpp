@@ -23,7 +23,7 @@ struct KernelsOptions : BenchOptions {
   template <class Each>
   void each(Each&& option) {
     BenchOptions::each(option);
-    option("filter", filter, CLI::Validator(), "only kernels whose name contains this");
+    option("filter", filter, Allowed(), "only kernels whose name contains this");
     option("seconds", seconds, in_range(0.001, 1000), "to spend at least on each kernel");
   }
 };
@@ -246,7 +246,7 @@ int bench_kernels(KernelsOptions&) {
 
 }  // namespace
 
-void add_kernels(CLI::App& bench, Command& chosen) {
+void add_kernels(Word bench, Command& chosen) {
   add_command<KernelsOptions>(bench, chosen, "kernels", "every kernel by itself, beside what this machine reaches",
                               bench_kernels);
 }

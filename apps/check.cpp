@@ -214,7 +214,7 @@ int check_all(CheckOptions& options) {
 
 }  // namespace
 
-void add_check(CLI::App& program, Command& chosen) {
+void add_check(Word program, Command& chosen) {
   add_command<CheckOptions>(program, chosen, "check",
                             "the equality of the forms of linear attention, and its gradients", check_all);
 }

@@ -33,7 +33,7 @@ struct EvaluateOptions : Machine {
   template <class Each>
   void each(Each&& option) {
     Machine::each(option);
-    option("model", model, CLI::Validator(), "a run folder or a .safetensors file");
+    option("model", model, Allowed(), "a run folder or a .safetensors file");
     option("sequences", sequences, in_range(1, 1e9), "fresh sequences to measure on");
     option("show", show, in_range(0, 1000), "sequences to print with the model's copy");
   }
@@ -186,7 +186,7 @@ struct ConvergenceOptions : Machine {
     Machine::each(option);
     option("preset", preset, one_of({"paper", "small", "tiny"}), "as in copy train");
     option("steps", steps, in_range(0), "updates; 0: as many as the preset has");
-    option("out", out, CLI::Validator(), "the folder for a run per attention, which it goes on with, and the plot");
+    option("out", out, Allowed(), "the folder for a run per attention, which it goes on with, and the plot");
   }
 };
 
@@ -222,16 +222,16 @@ int bench_convergence(ConvergenceOptions& options) {
 
 }  // namespace
 
-void add_convergence(CLI::App& bench, Command& chosen) {
+void add_convergence(Word bench, Command& chosen) {
   add_command<ConvergenceOptions>(bench, chosen, "convergence", "figure 2: the copy task's loss with each attention",
                                   bench_convergence);
 }
 
-void add_copy(CLI::App& program, Command& chosen) {
-  CLI::App* copy = program.add_subcommand("copy", "the copy task (figure 2); needs no data");
-  add_training<CopySettings>(*copy, chosen, "train a model, with the paper's values unless told otherwise", presets(),
+void add_copy(Word program, Command& chosen) {
+  const Word copy = program.add("copy", "the copy task (figure 2); needs no data");
+  add_training<CopySettings>(copy, chosen, "train a model, with the paper's values unless told otherwise", presets(),
                              train_copy);
-  add_command<EvaluateOptions>(*copy, chosen, "evaluate", "masked accuracy, and some sequences in and out",
+  add_command<EvaluateOptions>(copy, chosen, "evaluate", "masked accuracy, and some sequences in and out",
                                evaluate_copy);
 }
 

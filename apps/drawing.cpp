@@ -24,7 +24,7 @@ struct DrawOptions : UseOptions {
   void each(Each&& option) {
     UseOptions::each(option);
     option("temperature", temperature, in_range(0.01, 10), "below 1: sharper than what was learned");
-    option("stateful", stateful, CLI::Validator(),
+    option("stateful", stateful, Allowed(),
            "softmax attention keeps keys and values instead of reading everything again for each byte");
   }
 };
@@ -39,8 +39,8 @@ struct SampleOptions : DrawOptions {
     DrawOptions::each(option);
     option("count", count, in_range(1, 1e7), "images to generate");
     option("class", wanted, in_range(-1, 9), "of a model trained with --classes; -1: each in turn");
-    option("growth", growth, CLI::Validator(), "show how each image grows");
-    option("single", single, CLI::Validator(), "a PNG of its own for each image, in the folder --out");
+    option("growth", growth, Allowed(), "show how each image grows");
+    option("single", single, Allowed(), "a PNG of its own for each image, in the folder --out");
   }
 };
 
@@ -53,8 +53,8 @@ struct CompleteOptions : DrawOptions {
   template <class Each>
   void each(Each&& option) {
     DrawOptions::each(option);
-    option("data", data, CLI::Validator(), "as in train; what the model was trained on if not given");
-    option("index", index, CLI::Validator(), "test images, counted from 0: 3 or 0-9 or 1,5,20-25");
+    option("data", data, Allowed(), "as in train; what the model was trained on if not given");
+    option("index", index, Allowed(), "test images, counted from 0: 3 or 0-9 or 1,5,20-25");
     option("keep", keep, in_range(0, 1e6),
            "bytes of each image that the model is given; 0: 300 of 784, or half of 3072");
     option("ways", ways, in_range(1, 64), "different completions of each image");
@@ -69,7 +69,7 @@ struct StateOptions : UseOptions {
   template <class Each>
   void each(Each&& option) {
     UseOptions::each(option);
-    option("data", data, CLI::Validator(), "as in train; what the model was trained on if not given");
+    option("data", data, Allowed(), "as in train; what the model was trained on if not given");
     option("index", index, in_range(0, 1e9), "the test image that is read, counted from 0");
     option("layer", layer, in_range(0, 1023), "whose state is shown, counted from 0");
   }
@@ -295,7 +295,7 @@ std::vector<uint8_t> generate(const Transformer& model, bool stateful, Key seed,
   return images;
 }
 
-void add_drawing(CLI::App& app, Command& chosen, const ImageData& set) {
+void add_drawing(Word app, Command& chosen, const ImageData& set) {
   const auto add = [&](const char* command, const char* help, auto options, auto run) {
     options.set = &set;
     add_command<decltype(options)>(app, chosen, command, help, run, options);

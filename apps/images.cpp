@@ -60,9 +60,8 @@ struct ImageSettings : Settings {
     option("side", side, one_of(set->sides), "height and width of the images; smaller ones are scaled down");
     option("position", position, one_of({"line", "grid"}),
            "what is coded of a byte's place: its number, as in the paper, or its row, column and channel");
-    option("classes", classes, CLI::Validator(),
-           "tell the model the class of each image, to draw what sample --class says");
-    option("data", data, CLI::Validator(), set->data_help);
+    option("classes", classes, Allowed(), "tell the model the class of each image, to draw what sample --class says");
+    option("data", data, Allowed(), set->data_help);
   }
 };
 
@@ -73,7 +72,7 @@ struct EvaluateOptions : UseOptions {
   template <class Each>
   void each(Each&& option) {
     UseOptions::each(option);
-    option("data", data, CLI::Validator(), "as in train; what the model was trained on if not given");
+    option("data", data, Allowed(), "as in train; what the model was trained on if not given");
     option("limit", limit, in_range(0, 1e9), "only the first so many test images; 0: all");
   }
 };
@@ -294,23 +293,23 @@ void Use::make_folder() const {
 
 namespace {
 
-void add_images(CLI::App& program, Command& chosen, const ImageData& set, const char* help,
+void add_images(Word program, Command& chosen, const ImageData& set, const char* help,
                 const std::vector<ImageSettings>& presets) {
-  CLI::App* app = program.add_subcommand(set.name, help);
-  add_training<ImageSettings>(*app, chosen, "train a model on these images", presets, train_images);
+  const Word app = program.add(set.name, help);
+  add_training<ImageSettings>(app, chosen, "train a model on these images", presets, train_images);
   EvaluateOptions options;
   options.set = &set;
-  add_command<EvaluateOptions>(*app, chosen, "evaluate", "bits/dim on the test images, and where they are spent",
+  add_command<EvaluateOptions>(app, chosen, "evaluate", "bits/dim on the test images, and where they are spent",
                                evaluate, options);
-  add_drawing(*app, chosen, set);
+  add_drawing(app, chosen, set);
 }
 
 }  // namespace
 
-void add_mnist(CLI::App& program, Command& chosen) {
+void add_mnist(Word program, Command& chosen) {
   add_images(program, chosen, mnist, "images of digits, byte after byte", mnist_presets());
 }
-void add_cifar10(CLI::App& program, Command& chosen) {
+void add_cifar10(Word program, Command& chosen) {
   add_images(program, chosen, cifar10, "small colour photographs, byte after byte", cifar10_presets());
 }
 

@@ -49,8 +49,8 @@ struct UseOptions : Machine {
   template <class Each>
   void each(Each&& option) {
     Machine::each(option);
-    option("model", model, CLI::Validator(), "a run folder, or a .safetensors file");
-    option("out", out, CLI::Validator(), "the PNG file to write; beside the checkpoint if not given");
+    option("model", model, Allowed(), "a run folder, or a .safetensors file");
+    option("out", out, Allowed(), "the PNG file to write; beside the checkpoint if not given");
   }
 };
 
@@ -85,6 +85,6 @@ std::vector<uint8_t> generate(const Transformer& model, bool stateful, Key seed,
                               const std::vector<int64_t>& first_bytes, int64_t wanted, double temperature,
                               bool show_progress);
 
-void add_drawing(CLI::App& app, Command& chosen, const ImageData& set);
+void add_drawing(Word app, Command& chosen, const ImageData& set);
 
 }  // namespace runnel

@@ -1,5 +1,6 @@
 // runnel: the program. Each app adds its subcommands; whatever goes wrong ends here as one sentence on stderr.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <csignal>
 #include <new>
@@ -39,11 +40,11 @@ int main(int argc, char** argv) {
     program.set_version_flag("--version", "runnel 0.1");
     program.require_subcommand(0, 1);  // one at each level: each app takes this over
     Command chosen;
-    add_copy(program, chosen);
-    add_mnist(program, chosen);
-    add_cifar10(program, chosen);
-    add_check(program, chosen);
-    add_bench(program, chosen);
+    add_copy(Word(program), chosen);
+    add_mnist(Word(program), chosen);
+    add_cifar10(Word(program), chosen);
+    add_check(Word(program), chosen);
+    add_bench(Word(program), chosen);
     try {
       program.parse(argc, argv);
     } catch (const CLI::Success& help_or_version) {

@@ -2,32 +2,59 @@
 
 #include <fmt/format.h>
 #include <omp.h>
+#include <CLI/CLI.hpp>
 
 #include <fstream>
 #include <set>
 
 namespace runnel {
 
-CLI::Validator in_range(double low, double high) {
+Allowed in_range(double low, double high) {
   const std::string range =
       std::isfinite(high) ? fmt::format("from {} to {}", low, high) : fmt::format("of at least {}", low);
-  return CLI::Validator(
-      [=](const std::string& text) {
-        double value = 0;
-        const bool inside = CLI::detail::lexical_cast(text, value) && value >= low && value <= high;
-        return inside ? std::string() : text + " is not a number " + range;
-      },
-      range);
+  return {range, [=](const std::string& text) {
+            double value = 0;
+            const bool inside = CLI::detail::lexical_cast(text, value) && value >= low && value <= high;
+            return inside ? std::string() : text + " is not a number " + range;
+          }};
 }
 
-CLI::Validator one_of(const std::vector<std::string>& words) {
+Allowed one_of(const std::vector<std::string>& words) {
   const std::string list = CLI::detail::join(words, ", ");
-  return CLI::Validator(
-      [=](const std::string& text) {
-        const bool known = std::find(words.begin(), words.end(), text) != words.end();
-        return known ? std::string() : fmt::format("{} is not one of {}", text, list);
-      },
-      list);
+  return {list, [=](const std::string& text) {
+            const bool known = std::find(words.begin(), words.end(), text) != words.end();
+            return known ? std::string() : fmt::format("{} is not one of {}", text, list);
+          }};
+}
+
+std::string Word::text() const { return app_->get_name(); }
+
+Word Word::add(const std::string& word, const std::string& help, const std::string& footer) const {
+  CLI::App* const app = app_->add_subcommand(word, help);
+  app->footer(footer);
+  return Word(*app);
+}
+
+template <class T>
+void Word::add_flag(const std::string& flag, T& value, const Allowed& allowed, const char* help) const {
+  if constexpr (std::is_same_v<T, bool>) {
+    app_->add_flag("--" + flag, value, help);
+  } else {
+    CLI::Option* const option = app_->add_option("--" + flag, value, help);
+    if (allowed.problem) option->check(allowed.problem, allowed.description);
+  }
+}
+template void Word::add_flag(const std::string&, bool&, const Allowed&, const char*) const;
+template void Word::add_flag(const std::string&, int64_t&, const Allowed&, const char*) const;
+template void Word::add_flag(const std::string&, uint64_t&, const Allowed&, const char*) const;
+template void Word::add_flag(const std::string&, double&, const Allowed&, const char*) const;
+template void Word::add_flag(const std::string&, std::string&, const Allowed&, const char*) const;
+
+void Word::when_parsed(std::function<void()> call) const { app_->callback(std::move(call)); }
+
+void Word::apply_flags() const {
+  for (CLI::Option* option : app_->get_options())
+    if (option->count()) option->run_callback();
 }
 
 void Machine::prepare() {

@@ -2,7 +2,6 @@
 // may be, help). From that list come the flags, their ranges, --help, the table of presets, config.json and what
 // --resume reads back.
 #pragma once
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -17,19 +16,44 @@
 #include "engine/random.h"
 #include "models/transformer.h"
 
+namespace CLI {
+class App;  // CLI11, which takes long to compile: only options.cpp and main.cpp do
+}
+
 namespace runnel {
 
 // What to do once the command line is understood; returns the exit status.
 using Command = std::function<int()>;
 
-void add_copy(CLI::App& program, Command& chosen);
-void add_mnist(CLI::App& program, Command& chosen);
-void add_cifar10(CLI::App& program, Command& chosen);
-void add_check(CLI::App& program, Command& chosen);
-void add_bench(CLI::App& program, Command& chosen);
+// What the text of a flag may be; by itself, anything.
+struct Allowed {
+  std::string description = {};                                 // for --help
+  std::function<std::string(const std::string&)> problem = {};  // a sentence, or "" if there is none
+};
+Allowed in_range(double low, double high = HUGE_VAL);  // NaN is in no range
+Allowed one_of(const std::vector<std::string>& words);
 
-CLI::Validator in_range(double low, double high = HUGE_VAL);  // NaN is in no range
-CLI::Validator one_of(const std::vector<std::string>& words);
+// A word of the command line and what may follow it: runnel, runnel mnist, runnel mnist train.
+class Word {
+ public:
+  explicit Word(CLI::App& app) : app_(&app) {}
+  std::string text() const;
+  Word add(const std::string& word, const std::string& help, const std::string& footer = "") const;
+  // T is bool, int64_t, uint64_t, double or std::string. The value that it has now is the default.
+  template <class T>
+  void add_flag(const std::string& flag, T& value, const Allowed& allowed, const char* help) const;
+  void when_parsed(std::function<void()> call) const;
+  void apply_flags() const;  // gives the values of flags that were given, once more
+
+ private:
+  CLI::App* app_;
+};
+
+void add_copy(Word program, Command& chosen);
+void add_mnist(Word program, Command& chosen);
+void add_cifar10(Word program, Command& chosen);
+void add_check(Word program, Command& chosen);
+void add_bench(Word program, Command& chosen);
 
 // What every command that computes takes.
 struct Machine {
@@ -107,7 +131,7 @@ struct Settings : Machine {
         "micro-batch", micro_batch, in_range(0, 1 << 20),
         "sequences whose gradients are computed at a time, then added up: less memory for the same update; 0: all of "
         "--batch");
-    option("recompute", recompute, CLI::Validator(),
+    option("recompute", recompute, Allowed(),
            "keep only the layers' inputs and compute the rest again in the backward pass: less memory, more time, the "
            "same numbers");
     option("steps", steps, in_range(1), "updates");
@@ -136,30 +160,26 @@ struct Settings : Machine {
 template <class Options>
 nlohmann::json to_json(Options options) {
   nlohmann::json json = {{"preset", options.preset}};
-  options.each(
-      [&](const std::string& flag, const auto& value, const CLI::Validator&, const char*) { json[flag] = value; });
+  options.each([&](const std::string& flag, const auto& value, const Allowed&, const char*) { json[flag] = value; });
   return json;
 }
 
-// Adds a flag for each option. The values that `options` has then are the defaults.
+// Adds a flag for each option.
 template <class Options>
-void add_flags(CLI::App& command, Options& options) {
-  options.each([&](const std::string& flag, auto& value, const CLI::Validator& allowed, const char* help) {
-    if constexpr (std::is_same_v<std::decay_t<decltype(value)>, bool>)
-      command.add_flag("--" + flag, value, help);
-    else
-      command.add_option("--" + flag, value, help)->check(allowed);
+void add_flags(Word word, Options& options) {
+  options.each([&](const std::string& flag, auto& value, const Allowed& allowed, const char* help) {
+    word.add_flag(flag, value, allowed, help);
   });
 }
 
 // A subcommand without presets (evaluate, sample, ...): `run` gets the options.
 template <class Options>
-void add_command(CLI::App& app, Command& chosen, const char* name, const char* help, std::function<int(Options&)> run,
+void add_command(Word app, Command& chosen, const char* name, const char* help, std::function<int(Options&)> run,
                  const Options& defaults = Options()) {
-  CLI::App* command = app.add_subcommand(name, help);
+  const Word command = app.add(name, help);
   auto options = std::make_shared<Options>(defaults);
-  add_flags(*command, *options);
-  command->callback([=, &chosen] { chosen = [=] { return options->prepare(), run(*options); }; });
+  add_flags(command, *options);
+  command.when_parsed([=, &chosen] { chosen = [=] { return options->prepare(), run(*options); }; });
 }
 
 // The config.json of a run. Throws Error if there is none, or if it cannot be read.
@@ -174,32 +194,26 @@ std::string preset_table(const std::vector<nlohmann::json>& presets);
 // The subcommand `train`. S is Settings or derives from it; the first preset is the default. Precedence: the preset, or
 // with --resume the run's config.json; then the flags that were given.
 template <class S>
-void add_training(CLI::App& app, Command& chosen, const char* help, std::vector<S> presets,
-                  std::function<int(S&)> run) {
-  CLI::App* command = app.add_subcommand("train", help);
+void add_training(Word app, Command& chosen, const char* help, std::vector<S> presets, std::function<int(S&)> run) {
   std::vector<std::string> names;
   std::vector<nlohmann::json> values;
   for (S& preset : presets) {
-    preset.out = "runs/" + app.get_name();
+    preset.out = "runs/" + app.text();
     names.push_back(preset.preset);
     values.push_back(to_json(preset));
   }
+  const Word command = app.add("train", help, preset_table(values));
   auto settings = std::make_shared<S>(presets[0]);
-  command->add_option("--preset", settings->preset, "values for all that is not given")->check(one_of(names));
-  command->add_option("--out", settings->out, "the run folder to write");
-  command->add_flag("--resume", settings->resume, "go on with the run in --out, with its configuration");
-  command->add_flag("--dry-run", settings->dry_run, "say what the run would take, and write nothing");
-  add_flags(*command, *settings);
-  command->footer(preset_table(values));
+  command.add_flag("preset", settings->preset, one_of(names), "values for all that is not given");
+  command.add_flag("out", settings->out, Allowed(), "the run folder to write");
+  command.add_flag("resume", settings->resume, Allowed(), "go on with the run in --out, with its configuration");
+  command.add_flag("dry-run", settings->dry_run, Allowed(), "say what the run would take, and write nothing");
+  add_flags(command, *settings);
 
-  command->callback([=, &chosen] {
-    const auto apply_flags = [&] {
-      for (CLI::Option* option : command->get_options())
-        if (option->count()) option->run_callback();
-    };
+  command.when_parsed([=, &chosen] {
     const std::string preset = settings->preset;
     *settings = *std::find_if(presets.begin(), presets.end(), [&](const S& s) { return s.preset == preset; });
-    apply_flags();
+    command.apply_flags();
     if (settings->resume) {
       const nlohmann::json began = read_config(settings->out);
       const auto take = [&](const std::string& key, auto& value) {
@@ -212,7 +226,7 @@ void add_training(CLI::App& app, Command& chosen, const char* help, std::vector<
       };
       take("preset", settings->preset);
       settings->each([&](const std::string& flag, auto& value, const auto&...) { take(flag, value); });
-      apply_flags();
+      command.apply_flags();
       check_same_run(began, to_json(*settings));
     }
     chosen = [=] { return settings->prepare(), run(*settings); };
