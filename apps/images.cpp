@@ -179,10 +179,10 @@ std::vector<ImageSettings> mnist_presets() {
   paper.chunk = 29;
   paper.evaluate_every = paper.save_every = 1000;
 
-  // Found by trying. In so little time narrow layers learn more, since they see more images. A learning rate that begins
-  // high and is low for most of the run matters much; clipping tightly and forgetting old squares soon (beta2) keep it
-  // from diverging. Most matters that it need not find out where the pixels nearby are (models/initial.h): heads as wide
-  // as a row is long then tell all columns apart.
+  // Found by trying. In so little time narrow layers learn more, since they see more images. A learning rate that
+  // begins high and is low for most of the run matters much; clipping tightly and forgetting old squares soon
+  // (beta2) keep it from diverging. Most matters that it need not find out where the pixels nearby are
+  // (models/initial.h): heads as wide as a row is long then tell all columns apart.
   ImageSettings small = paper;
   small.preset = "small";
   small.precision = "auto";
