@@ -39,12 +39,13 @@ int main(int argc, char** argv) {
     program.option_defaults()->always_capture_default()->take_last();  // a flag given twice: the last counts
     program.set_version_flag("--version", "runnel 0.1");
     program.require_subcommand(0, 1);  // one at each level: each app takes this over
+    const Word words(program);
     Command chosen;
-    add_copy(Word(program), chosen);
-    add_mnist(Word(program), chosen);
-    add_cifar10(Word(program), chosen);
-    add_check(Word(program), chosen);
-    add_bench(Word(program), chosen);
+    add_copy(words, chosen);
+    add_mnist(words, chosen);
+    add_cifar10(words, chosen);
+    add_check(words, chosen);
+    add_bench(words, chosen);
     try {
       program.parse(argc, argv);
     } catch (const CLI::Success& help_or_version) {

@@ -6,6 +6,7 @@
 
 #include <fstream>
 #include <set>
+#include <type_traits>
 
 namespace runnel {
 

@@ -1,6 +1,8 @@
 // What softmax_attention.cu and lsh_attention.cu have in common: results out_r = sum_o w_ro c_o of tiles whose weights
 // are exponentials. The letters are those at the head of softmax_attention.cu.
 #pragma once
+#include <cmath>
+
 #include "cuda/tiles.h"
 
 namespace runnel::cuda {

@@ -234,7 +234,8 @@ TEST_CASE("a model of images begins by looking near the byte that it predicts") 
     constexpr int64_t rows = 6, e = 32;
     const int64_t heads = std::ssize(c.shift), d = heads * e;
     const int64_t row = c.columns * c.channels, length = rows * row;
-    const TransformerConfig config{.heads = heads, .head_dim = e, .max_length = length, .row = row, .channels = c.channels};
+    const TransformerConfig config{
+        .heads = heads, .head_dim = e, .max_length = length, .row = row, .channels = c.channels};
     EncoderLayer layer;
     layer.query = random_linear(d, d, Key{1}, Device::cpu);
     layer.key = random_linear(d, d, Key{2}, Device::cpu);
