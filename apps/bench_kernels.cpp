@@ -105,6 +105,7 @@ std::vector<Kernel> kernels(Device device) {
   CASE(R * V, 3 * R * V, cross_entropy_forward, x0.data(), a.data(), tokens.data(), nullptr, rows, vocabulary);
   CASE(2 * R * V, 4 * R * V, cross_entropy_backward, x0.data(), mean.data(), a.data(), tokens.data(), nullptr, rows,
        vocabulary);
+  CASE(R * V, 4 * R * V, categorical_sample, out.data(), a.data(), keys.data(), nullptr, 1.0f, rows, vocabulary);
   CASE(3.0, 1.0, divide, small1.data(), a.data(), b.data());
   CASE(3 * K * R, 12 * K * R, logistic_mixture_forward, x0.data(), logits.data(), bytes.data(), rows, components);
   CASE(6 * K * R, 24 * K * R, logistic_mixture_backward, x0.data(), mean.data(), logits.data(), bytes.data(), rows,

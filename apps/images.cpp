@@ -1,6 +1,7 @@
 // runnel mnist and runnel cifar10: images as sequences of bytes, one after another, the paper's section 4.2. The model
-// reads bytes 0 .. n-2 and says of each next byte how likely its 256 values are, as a mixture of 10 logistics. There is
-// no start token: the first byte is only an input. With --classes the image's class comes first, and all are predicted.
+// reads bytes 0 .. n-2 and says of each next byte how likely its 256 values are: as a mixture of 10 logistics, or one
+// by one. There is no start token: the first byte is only an input. With --classes the image's class comes first, and
+// all are predicted.
 #include "apps/images.h"
 
 #include <fmt/format.h>
@@ -15,6 +16,7 @@
 #include "datasets/mnist.h"
 #include "datasets/synthetic_digits.h"
 #include "engine/check.h"
+#include "models/generation.h"
 #include "ops/ops.h"
 
 namespace runnel {
@@ -22,8 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t components = 10;  // of the mixture
-constexpr int64_t held_out = 200;   // images at the end of the training set that choose the best checkpoint instead
+constexpr int64_t mixture_outputs = 3 * 10;  // of 10 logistics
+constexpr int64_t categorical_outputs = 256;
+constexpr int64_t held_out = 200;  // images at the end of the training set that choose the best checkpoint instead
 
 const ImageData mnist{.name = "mnist",
                       .side = 28,
@@ -51,6 +54,7 @@ struct ImageSettings : Settings {
   const ImageData* set = &mnist;
   int64_t side = 28;
   std::string position = "line";
+  std::string distribution = "mixture";
   bool classes = false;
   std::string data;
 
@@ -60,6 +64,8 @@ struct ImageSettings : Settings {
     option("side", side, one_of(set->sides), "height and width of the images; smaller ones are scaled down");
     option("position", position, one_of({"line", "grid"}),
            "what is coded of a byte's place: its number, as in the paper, or its row, column and channel");
+    option("distribution", distribution, one_of({"mixture", "categorical"}),
+           "what is predicted of a byte: a mixture of 10 logistics, as in the paper, or how likely each value is");
     option("classes", classes, Allowed(), "tell the model the class of each image, to draw what sample --class says");
     option("data", data, Allowed(), set->data_help);
   }
@@ -86,7 +92,7 @@ std::vector<double> nll_by_position(const Transformer& model, const ImageSet& im
   const Progress progress("evaluated");
   for (int64_t first = 0; first < images.count; first += at_once) {
     const ByteBatch batch = byte_batch(images, first, std::min(at_once, images.count - first), model.device(), classes);
-    const std::vector<float> nll = logistic_mixture_nll(model(batch.tokens), batch.targets).to_vector();
+    const std::vector<float> nll = byte_nll(model(batch.tokens), batch.targets).to_vector();
     for (size_t i = 0; i < nll.size(); ++i) total[i % length] += nll[i];
     if (show_progress) progress(std::min(first + at_once, images.count), images.count);
   }
@@ -102,7 +108,9 @@ double mean(const std::vector<double>& total, int64_t images) {
 int train_images(ImageSettings& s) {
   const ImageData& set = *s.set;
   const int64_t size = s.side * s.side * set.channels;
-  TransformerConfig config = s.model(256 + (s.classes ? 10 : 0), 3 * components, size - (s.classes ? 0 : 1));
+  TransformerConfig config =
+      s.model(256 + (s.classes ? 10 : 0), s.distribution == "categorical" ? categorical_outputs : mixture_outputs,
+              size - (s.classes ? 0 : 1));
   if (s.position == "grid") {
     config.row = s.side * set.channels;
     config.channels = set.channels;
@@ -126,7 +134,7 @@ int train_images(ImageSettings& s) {
             .preview = {}};
   task.loss = [&](int64_t first_image, int64_t count, Key key) {
     const ByteBatch bytes = byte_batch(images, first_image, count, model.device(), s.classes);
-    const Tensor nll = logistic_mixture_nll(model(bytes.tokens, key), bytes.targets);
+    const Tensor nll = byte_nll(model(bytes.tokens, key), bytes.targets);
     return scale(sum(nll), 1 / static_cast<float>(nll.size()));
   };
   task.validate = [&] { return mean(nll_by_position(model, kept, s.classes, false), kept.count); };
@@ -182,11 +190,13 @@ std::vector<ImageSettings> mnist_presets() {
   // Found by trying. In so little time narrow layers learn more, since they see more images. A learning rate that
   // begins high and is low for most of the run matters much; clipping tightly and forgetting old squares soon
   // (beta2) keep it from diverging. Most matters that it need not find out where the pixels nearby are
-  // (models/initial.h): heads as wide as a row is long then tell all columns apart.
+  // (models/initial.h): heads as wide as a row is long then tell all columns apart. And that it says of each value how
+  // likely it is: the gradients of a mixture's means grow as its logistics narrow, until they drown all others.
   ImageSettings small = paper;
   small.preset = "small";
   small.precision = "auto";
   small.position = "grid";
+  small.distribution = "categorical";
   small.layers = 4;
   small.width = 128;
   small.heads = 4;
@@ -277,7 +287,7 @@ Use::Use(const UseOptions& o, const char* picture_name, bool folder)
   }
   const TransformerConfig& c = checkpoint.model.config();
   check(image_size() == c.max_length + (classes ? 0 : 1) && c.vocabulary == 256 + (classes ? 10 : 0) &&
-            c.outputs == 3 * components && first_bytes.size() == 256,
+            (c.outputs == mixture_outputs || c.outputs == categorical_outputs) && first_bytes.size() == 256,
         checkpoint.path.string(), ": not a model of images of ", side, " x ", side);
   out = o.out.empty() ? checkpoint.path.parent_path() / picture_name : fs::path(o.out);
   const fs::path into = out.has_parent_path() ? out.parent_path() : fs::path(".");

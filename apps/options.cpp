@@ -120,7 +120,7 @@ void check_same_run(const nlohmann::json& began, const nlohmann::json& now) {
 std::string preset_table(const std::vector<nlohmann::json>& presets) {
   const auto padded = [](const nlohmann::json& value) {
     const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-    return std::string(text.size() < 10 ? 10 - text.size() : 1, ' ') + text;
+    return std::string(text.size() < 13 ? 13 - text.size() : 1, ' ') + text;
   };
   const auto row = [&](const std::string& label, const std::string& key) {
     std::string text = label + std::string(24 - std::min<size_t>(label.size(), 23), ' ');

@@ -1,8 +1,10 @@
-// nll_r = w_r (logsumexp(z_r) - z_r[t_r]) and its gradient w_r (softmax(z_r) - onehot(t_r)).
+// nll_r = w_r (logsumexp(z_r) - z_r[t_r]), its gradient w_r (softmax(z_r) - onehot(t_r)), and a sampler.
 //
 // A warp takes a row of logits: it looks for the largest, so that no exponential overflows, and then adds up the
 // exponentials. The row is read twice, the gradient's a third time, but only the first time from memory. The backward
-// pass computes the softmax again, which costs less than it would to write it and read it.
+// pass computes the softmax again, which costs less than it would to write it and read it. The sampler adds up in the
+// order of the CPU's, so a thread does a row alone.
+#include "cuda/draw.h"
 #include "cuda/launch.h"
 #include "ops/kernels.h"
 
@@ -53,6 +55,15 @@ __global__ void cross_entropy_backward_kernel(float* dlogits, const float* scale
   }
 }
 
+// Launch: a thread per row. Owns: drawn[r]. Shared: none.
+__global__ void categorical_sample_kernel(int32_t* drawn, const float* logits, const Key* keys, const int32_t* position,
+                                          float temperature, int64_t rows, int64_t vocabulary) {
+  for (int64_t r = first_element(); r < rows; r += element_step()) {
+    const Key key = position ? keys[r].fold(static_cast<uint64_t>(position[0])) : keys[r];
+    drawn[r] = static_cast<int32_t>(draw_category(logits + r * vocabulary, vocabulary, temperature, key.uniform(0)));
+  }
+}
+
 // Launch: one warp. Owns: y[0]. Shared: none.
 __global__ void divide_kernel(float* y, const float* a, const float* b) {
   if (threadIdx.x == 0) y[0] = a[0] / b[0];
@@ -70,6 +81,12 @@ void cross_entropy_backward(float* dlogits, const float* scale, const float* log
                             const float* mask, int64_t rows, int64_t vocabulary) {
   launch("cross_entropy_backward", cross_entropy_backward_kernel, over(warp * rows), dlogits, scale, logits, targets,
          mask, rows, vocabulary);
+}
+
+void categorical_sample(int32_t* drawn, const float* logits, const Key* keys, const int32_t* position,
+                        float temperature, int64_t rows, int64_t vocabulary) {
+  launch("categorical_sample", categorical_sample_kernel, over(rows, warp), drawn, logits, keys, position, temperature,
+         rows, vocabulary);
 }
 
 void divide(float* y, const float* a, const float* b) { launch("divide", divide_kernel, over(1, warp), y, a, b); }

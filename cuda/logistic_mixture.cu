@@ -7,6 +7,7 @@
 //
 // A row is 3K numbers and thousands of instructions, so a thread does one alone. Blocks are small: a batch has some
 // thousand rows, and they should reach every multiprocessor.
+#include "cuda/draw.h"
 #include "cuda/launch.h"
 #include "ops/kernels.h"
 
@@ -107,16 +108,8 @@ __global__ void logistic_mixture_sample_kernel(int32_t* bytes, const float* para
                                                const int32_t* position, float temperature, int64_t rows, int64_t k) {
   for (int64_t r = first_element(); r < rows; r += element_step()) {
     const float *const logit = params + r * 3 * k, *const mean = logit + k, *const log_scale = mean + k;
-    float largest = logit[0];
-    for (int64_t i = 1; i < k; ++i) largest = largest < logit[i] ? logit[i] : largest;
-    const auto weight = [=](int64_t i) { return expf((logit[i] - largest) / temperature); };
-    float total = 0;
-    for (int64_t i = 0; i < k; ++i) total += weight(i);
     const Key key = position ? keys[r].fold(static_cast<uint64_t>(position[0])) : keys[r];
-    const float target = key.uniform(0) * total;
-    int64_t chosen = 0;
-    for (float sum = weight(0); sum < target && chosen < k - 1; sum += weight(chosen)) ++chosen;
-
+    const int64_t chosen = draw_category(logit, k, temperature, key.uniform(0));
     const float u = key.uniform(1);
     const float scale = temperature * expf(limited(log_scale[chosen]));
     const float x = mean[chosen] + scale * logf(u / (1 - u));

@@ -15,6 +15,13 @@
 namespace runnel {
 namespace {
 
+bool is_categorical(const Tensor& outputs) { return outputs.shape()[-1] == 256; }
+
+Indices byte_sample(const Tensor& outputs, const Keys& keys, float temperature, const Indices& position) {
+  return is_categorical(outputs) ? categorical_sample(outputs, keys, temperature, position)
+                                 : logistic_mixture_sample(outputs, keys, temperature, position);
+}
+
 constexpr int64_t few = 12;  // rows that a linear layer multiplies in one pass over its weights
 constexpr int64_t largest_group = 3 * few;
 constexpr int64_t largest_cuda_group = 16384;
@@ -26,6 +33,10 @@ int64_t group_size(Device device, int64_t threads, int64_t sequence_bytes) {
 }
 
 }  // namespace
+
+Tensor byte_nll(const Tensor& outputs, const Indices& bytes) {
+  return is_categorical(outputs) ? categorical_nll(outputs, bytes) : logistic_mixture_nll(outputs, bytes);
+}
 
 template <class State>
 void complete(std::vector<uint8_t>& sequences, int64_t known, const State& state, const std::vector<int64_t>& from,
@@ -57,8 +68,7 @@ void complete(std::vector<uint8_t>& sequences, int64_t known, const State& state
     Indices tokens(Shape{rows}, last, device), bytes(Shape{told + n, rows}, device);
 
     const auto draw_one = [&] {
-      const Tensor params = own.step(tokens);
-      const Indices next = logistic_mixture_sample(params, own_keys, temperature, own.position());
+      const Indices next = byte_sample(own.step(tokens), own_keys, temperature, own.position());
       copy(tokens.data(), device, next.data(), device, static_cast<size_t>(rows) * sizeof(int32_t));
       DISPATCH(device, put_row(bytes.data(), next.data(), own.position().data(), rows));
     };

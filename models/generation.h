@@ -1,4 +1,4 @@
-// Images (or any bytes) drawn one byte after another from a model whose outputs are mixtures of logistics.
+// Images (or any bytes): what a model's outputs say of a byte, and how they are drawn, one byte after another.
 #pragma once
 #include <functional>
 #include <vector>
@@ -6,6 +6,10 @@
 #include "models/transformer.h"
 
 namespace runnel {
+
+// 256 outputs are the logits of a byte's values; 3K are the parameters of a mixture of K logistics, as in the paper.
+// -log P(byte) in nats, per position.
+Tensor byte_nll(const Tensor& outputs, const Indices& bytes);  // [...,256 or 3K] [...] -> [...]
 
 // Completes sequences of n bytes: sequences holds one per key, [B,n], of which the bytes known .. n-1 are drawn.
 // Sequence b goes on from sequence from[b] of `state`, which has read all known bytes but the last. Its byte t is drawn

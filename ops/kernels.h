@@ -80,6 +80,10 @@ KERNEL(cross_entropy_forward(float* nll, const float* logits, const int32_t* tar
 // dlogits[r,:] = scale[0] mask[r] (softmax(logits[r,:]) - onehot(target[r])).
 KERNEL(cross_entropy_backward(float* dlogits, const float* scale, const float* logits, const int32_t* targets,
                               const float* mask, int64_t rows, int64_t vocabulary))
+// drawn[r] from softmax(logits[r,:] / temperature) with one uniform of keys[r].fold(position[0]) (of keys[r] itself if
+// position is null).
+KERNEL(categorical_sample(int32_t* drawn, const float* logits, const Key* keys, const int32_t* position,
+                          float temperature, int64_t rows, int64_t vocabulary))
 // y[0] = a[0] / b[0]: a mean over a mask whose sum only the device knows.
 KERNEL(divide(float* y, const float* a, const float* b))
 

@@ -22,6 +22,7 @@
 #include <limits>
 
 #include "engine/check.h"
+#include "ops/draw.h"
 #include "ops/ops.h"
 
 namespace runnel {
@@ -114,22 +115,15 @@ void cpu::logistic_mixture_backward(float* dparams, const float* dnll, const flo
   }
 }
 
-// The component by inverting the cumulative sum of the softmax, the value by inverting the logistic's sigmoid. The
+// The component from the softmax of the logits, the value by inverting the logistic's sigmoid. The
 // nearest byte, clamped, is the one whose interval the value is in: this is the distribution above.
 void cpu::logistic_mixture_sample(int32_t* bytes, const float* params, const Key* keys, const int32_t* position,
                                   float temperature, int64_t rows, int64_t k) {
 #pragma omp parallel for schedule(static) if (rows * k > 512)
   for (int64_t r = 0; r < rows; ++r) {
     const float *logit = params + r * 3 * k, *mean = logit + k, *log_scale = mean + k;
-    const float largest = *std::max_element(logit, logit + k);
-    const auto weight = [&](int64_t i) { return std::exp((logit[i] - largest) / temperature); };
-    float total = 0;
-    for (int64_t i = 0; i < k; ++i) total += weight(i);
     const Key key = position ? keys[r].fold(static_cast<uint64_t>(position[0])) : keys[r];
-    const float target = key.uniform(0) * total;
-    int64_t chosen = 0;
-    for (float sum = weight(0); sum < target; sum += weight(chosen)) ++chosen;
-
+    const int64_t chosen = draw_category(logit, k, temperature, key.uniform(0));
     const float u = key.uniform(1);
     const float scale = temperature * std::exp(std::max(log_scale[chosen], min_log_scale));
     const float x = mean[chosen] + scale * std::log(u / (1 - u));
@@ -169,13 +163,8 @@ Tensor logistic_mixture_nll(const Tensor& params, const Indices& bytes) {
 
 Indices logistic_mixture_sample(const Tensor& params, const Keys& keys, float temperature, const Indices& position) {
   const int64_t k = components("logistic_mixture_sample", params);
-  const Device device = device_of("logistic_mixture_sample", params, keys, position);
+  const Device device = check_draw("logistic_mixture_sample", "params", params, keys, temperature, position);
   Indices bytes(params.shape().without_last(), device);
-  check(keys.size() == bytes.size(), "logistic_mixture_sample: ", keys.size(), " keys do not match params ",
-        params.shape());
-  check(!position || position.size() == 1, "logistic_mixture_sample: position ", position.shape(),
-        " is not one number");
-  check(temperature > 0, "logistic_mixture_sample: the temperature ", temperature, " is not positive");
   DISPATCH(device, logistic_mixture_sample(bytes.data(), params.data(), keys.data(), position.data(), temperature,
                                            bytes.size(), k));
   return bytes;

@@ -67,6 +67,11 @@ Tensor embedding(const Indices& tokens, const Tensor& table, const Tensor& code,
 
 // -log softmax(logits)[target], in nats, averaged over the positions weighted by mask [...] (empty: all ones).
 Tensor cross_entropy(const Tensor& logits, const Indices& targets, const Tensor& mask = {});  // [...,V] [...] -> []
+// The same at each position.
+Tensor categorical_nll(const Tensor& logits, const Indices& targets);  // [...,V] [...] -> [...]
+// One target per row, drawn from softmax(logits / temperature) with keys[r], or with keys[r].fold(position).
+Indices categorical_sample(const Tensor& logits, const Keys& keys, float temperature = 1,
+                           const Indices& position = {});  // [...,V] [rows] . [1] -> [...]
 
 // -log P(byte) in nats under a mixture of K discretized logistics, per position; see logistic_mixture.cpp.
 Tensor logistic_mixture_nll(const Tensor& params, const Indices& bytes);  // [...,3K] [...] -> [...]

@@ -102,6 +102,30 @@ inline void check_gradients(const std::function<Tensor(const std::vector<Tensor>
   }
 }
 
+// Pearson's statistic of how often each value was drawn against its probability; values that are expected fewer than 8
+// times share a bin. It is about its degrees of freedom, f, with a standard deviation of sqrt(2 f).
+inline void check_frequencies(const std::vector<int32_t>& drawn, const std::vector<double>& probability) {
+  std::vector<int> count(probability.size());
+  for (const int32_t value : drawn) ++count.at(static_cast<size_t>(value));
+  double statistic = 0, rare_expected = 0, rare_count = 0, freedom = -1;
+  const auto add_bin = [&](double seen, double expected) {
+    statistic += (seen - expected) * (seen - expected) / expected;
+    ++freedom;
+  };
+  for (size_t value = 0; value < probability.size(); ++value) {
+    const double expected = static_cast<double>(drawn.size()) * probability[value];
+    if (expected >= 8) {
+      add_bin(count[value], expected);
+    } else {
+      rare_expected += expected;
+      rare_count += count[value];
+    }
+  }
+  if (rare_expected >= 1) add_bin(rare_count, rare_expected);
+  CHECK(freedom > 4);
+  CHECK(statistic < freedom + 4 * std::sqrt(2 * freedom));
+}
+
 // That `f` throws an Error whose text contains `words`.
 inline void check_fails(const std::function<void()>& f, const std::string& words) {
   try {

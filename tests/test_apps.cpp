@@ -403,7 +403,7 @@ TEST_CASE("the command line: help and version") {
   CHECK(help.status == 0);
   CHECK(contains(help.out, "--lr FLOAT"));
   CHECK(contains(help.out, "=0.001"));
-  CHECK(contains(help.out, "paper     small      tiny"));
+  CHECK(contains(help.out, "paper        small         tiny"));
   CHECK(contains(box.run("--version").out, "runnel 0.1"));
   CHECK(box.run("--help").status == 0);
 }

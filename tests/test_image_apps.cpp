@@ -5,6 +5,7 @@
 #include <set>
 
 #include "datasets/synthetic_digits.h"
+#include "models/generation.h"
 #include "models/safetensors.h"
 #include "models/transformer.h"
 #include "tests/check.h"
@@ -164,41 +165,49 @@ TEST_CASE("mnist train: the same seed gives the same bytes, in one piece, resume
 
 TEST_CASE("mnist evaluate: bits/dim of the predicted bytes of the test images, and where they are spent") {
   const WithDigits box;
-  succeed(box, train + "--steps 3 --out run");
-  const Result evaluated = succeed(box, "mnist evaluate --precision f32 --model run --limit 11 --threads 1");
-  double bits = 0;
-  int bytes = 0, images = 0;
-  REQUIRE(std::sscanf(evaluated.out.c_str(), "%lf bits/dim over %d bytes of each of %d images", &bits, &bytes,
-                      &images) == 3);
-  CHECK(bytes == 48);
-  CHECK(images == 11);
-  CHECK(contains(evaluated.out, "MNIST (test)"));
-  CHECK(contains(succeed(box, "mnist evaluate --model run --limit 11 --data synthetic").out,
-                 "synthetic digits (not MNIST)"));
+  for (const auto& [run, outputs] : {std::pair{"categorical", 256}, {"mixture", 30}}) {
+    CAPTURE(run);
+    succeed(box, train + "--steps 3 --distribution " + run + " --out " + run);
+    const std::string on = std::string(" --limit 11 --model ") + run;
+    const Result evaluated = succeed(box, "mnist evaluate --precision f32 --threads 1" + on);
+    double bits = 0;
+    int bytes = 0, images = 0;
+    REQUIRE(std::sscanf(evaluated.out.c_str(), "%lf bits/dim over %d bytes of each of %d images", &bits, &bytes,
+                        &images) == 3);
+    CHECK(bytes == 48);
+    CHECK(images == 11);
+    CHECK(contains(evaluated.out, "MNIST (test)"));
+    CHECK(contains(succeed(box, "mnist evaluate --data synthetic" + on).out, "synthetic digits (not MNIST)"));
 
-  const Transformer model({.layers = 1,
-                           .heads = 2,
-                           .head_dim = 8,
-                           .feed_forward = 16,
-                           .vocabulary = 256,
-                           .outputs = 30,
-                           .max_length = 48,
-                           .dropout = 0,
-                           .row = 7},
-                          Key{});
-  const fs::path best = box.folder / "run" / "best.safetensors";
-  restore(load_safetensors(best), best, model.parameters());
-  const ByteBatch batch = byte_batch(test_images(11), 0, 11);
-  double nats = 0;
-  for (const float nll : logistic_mixture_nll(model(batch.tokens), batch.targets).to_vector()) nats += nll;
-  CHECK(bits == doctest::Approx(nats / (11 * 48) / std::numbers::ln2).epsilon(1e-4));
+    const Transformer model({.layers = 1,
+                             .heads = 2,
+                             .head_dim = 8,
+                             .feed_forward = 16,
+                             .vocabulary = 256,
+                             .outputs = outputs,
+                             .max_length = 48,
+                             .dropout = 0,
+                             .row = 7},
+                            Key{});
+    const fs::path best = box.folder / run / "best.safetensors";
+    restore(load_safetensors(best), best, model.parameters());
+    const ByteBatch batch = byte_batch(test_images(11), 0, 11);
+    double nats = 0;
+    for (const float nll : byte_nll(model(batch.tokens), batch.targets).to_vector()) nats += nll;
+    CHECK(bits == doctest::Approx(nats / (11 * 48) / std::numbers::ln2).epsilon(1e-4));
 
-  const Picture map = read_png(box.folder / "run" / "bits.png");  // the image, a gap and the scale, 48 pixels each
-  CHECK(map.height == 7 * 48);
-  CHECK(map.width == 9 * 48);
-  CHECK(at(map, 0, 0) ==
-        at(map, map.height - 1, map.width - 1));  // the first byte costs nothing, as does the scale's end
-  CHECK(at(map, 6 * 48, 6 * 48) != at(map, 0, 0));
+    const Picture map = read_png(box.folder / run / "bits.png");  // the image, a gap and the scale, 48 pixels each
+    CHECK(map.height == 7 * 48);
+    CHECK(map.width == 9 * 48);
+    CHECK(at(map, 0, 0) ==
+          at(map, map.height - 1, map.width - 1));  // the first byte costs nothing, as does the scale's end
+    CHECK(at(map, 6 * 48, 6 * 48) != at(map, 0, 0));
+    check_size(read_png(box.folder / run / "samples" / "step-0000003.png"), 2, 8);
+  }
+  check_refused(box.run(train + "--distribution normal --out x"), 2,
+                "--distribution: normal is not one of mixture, categorical");
+  check_refused(box.run(train + "--resume --distribution categorical --out mixture"), 2,
+                "--distribution \"categorical\": the run to resume began with \"mixture\"");
 }
 
 TEST_CASE("mnist sample: image i is the same whatever it is drawn with") {
@@ -347,7 +356,7 @@ TEST_CASE("mnist: a checkpoint of another model or app, or a damaged one; earlie
                 "words is damaged: it does not say");
   check_refused(box.run(with("list", "config", good.metadata.at("config"), "[7]")), 1,
                 "list is damaged: it does not say");
-  check_refused(box.run(with("outputs", "model", "\"outputs\":30", "\"outputs\":31")), 1, "belongs to another model");
+  check_refused(box.run(with("outputs", "model", "\"outputs\":256", "\"outputs\":30")), 1, "belongs to another model");
   check_refused(box.run(with("layers", "model", "\"layers\":1", "\"layers\":2")), 1, "belongs to another model");
   check_refused(box.run(with("heads", "model", "\"heads\":2", "\"heads\":-2")), 1, "describes an impossible model");
 
@@ -394,7 +403,7 @@ TEST_CASE("mnist: pictures that cannot be written, and a disk that fills up unde
 
 TEST_CASE("mnist train: a loss that is not a number names the step; the last checkpoint stays") {
   const WithDigits box;
-  succeed(box, train + "--steps 3 --out run");
+  succeed(box, train + "--steps 3 --distribution mixture --out run");
   const fs::path last = box.folder / "run" / "last.safetensors";
   SafeTensors content = load_safetensors(last);
   for (NamedTensor& t : content.tensors)
