@@ -239,6 +239,7 @@ std::vector<ImageSettings> cifar10_presets() {
   small.set = &cifar10;
   small.side = 32;
   small.chunk = 37;
+  small.distribution = paper.distribution;  // here no level is so frequent, and a mixture knows that they are ordered
   small.width = 96;
   small.heads = 3;
   small.feed_forward = 256;
