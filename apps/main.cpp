@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/options.h"
+#include "engine/version.h"
 
 namespace {
 
@@ -37,7 +38,7 @@ int main(int argc, char** argv) {
   try {
     CLI::App program{"Runnel trains and samples transformers with linear attention."};
     program.option_defaults()->always_capture_default()->take_last();  // a flag given twice: the last counts
-    program.set_version_flag("--version", "runnel 0.1");
+    program.set_version_flag("--version", [] { return version_text(); });
     program.require_subcommand(0, 1);  // one at each level: each app takes this over
     const Word words(program);
     Command chosen;

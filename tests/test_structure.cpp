@@ -1,4 +1,5 @@
 // The source tree keeps its own rules: who includes whom, what belongs to an op, what the device contract promises.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -134,22 +135,16 @@ TEST_CASE("structure: every folder explains itself") {
   CHECK(fs::exists(root / "tests/README.md"));
 }
 
-TEST_CASE("structure: every op has its kernels and its test, and every source file is built") {
+TEST_CASE("structure: every op has its kernels and its test") {
   if (!has_sources()) return;
-  Names built;
+  const Names tests = files("tests", {".cpp"});
   for (const std::string& op : ops()) {
-    for (const std::string& file : {"ops/" + op + ".cpp", "cuda/" + op + ".cu", "tests/test_" + op + ".cpp"}) {
-      built.insert(file);
+    for (const std::string& file : {"ops/" + op + ".cpp", "cuda/" + op + ".cu"})
       CHECK_MESSAGE(fs::exists(root / file), file);
-    }
+    const std::string test = "/test_" + op.substr(op.rfind('/') + 1) + ".cpp";
+    CHECK_MESSAGE(std::any_of(tests.begin(), tests.end(), [&](const auto& file) { return file.ends_with(test); }),
+                  op << " has no tests" << test);
   }
-  const std::string cmake = read(root / "CMakeLists.txt");
-  for (const std::smatch& m : matches(cmake, R"([a-z]+/\w+\.(cpp|cu))")) built.insert(m.str());
-  const std::string stand_in = read(root / "tests/simt/CMakeLists.txt");
-  for (const std::smatch& m : matches(stand_in, R"(\w+\.(cpp|cu))")) built.insert("tests/simt/" + m.str());
-  for (const std::string folder : {"engine", "ops", "cuda", "models", "datasets", "apps", "tests"})
-    for (const std::string& file : files(folder, {".cpp", ".cu"}))
-      CHECK_MESSAGE(built.contains(file), file << " is not in CMakeLists.txt");
 }
 
 TEST_CASE("structure: every kernel of the contract is defined on the CPU and on CUDA") {

@@ -1,0 +1,33 @@
+# Lists the test cases of a doctest program for ctest: cmake -DPROGRAM=... -DOPS="..." -DOUTPUT=... -P discover_tests.cmake
+# Labels are the name of the file (tests/test_matmul.cpp: matmul) and "ops" if that is an op's. doctest's own
+# doctest_discover_tests would need a test suite around every file and a process for every test case to find labels.
+cmake_minimum_required(VERSION 3.22)
+execute_process(COMMAND ${PROGRAM} --list-test-cases --reporters=xml OUTPUT_VARIABLE xml COMMAND_ERROR_IS_FATAL ANY)
+string(ASCII 1 semicolon)  # in names, these three would confuse CMake's lists
+string(ASCII 2 open)
+string(ASCII 3 close)
+string(REPLACE ";" "${semicolon}" xml "${xml}")
+string(REPLACE "[" "${open}" xml "${xml}")
+string(REPLACE "]" "${close}" xml "${xml}")
+string(REGEX REPLACE "([^;]*/)" "" ops "${OPS}")
+string(REGEX MATCHALL "<TestCase [^\n]*" cases "${xml}")
+set(script "")
+foreach(case IN LISTS cases)
+  string(REGEX REPLACE ".* name=\"([^\"]*)\".*" "\\1" name "${case}")
+  string(REGEX REPLACE ".* filename=\"([^\"]*/)?(test_)?([^\"]*)\\.cpp\".*" "\\3" file "${case}")
+  string(REPLACE "${semicolon}" ";" name "${name}")
+  string(REPLACE "${open}" "[" name "${name}")
+  string(REPLACE "${close}" "]" name "${name}")
+  string(REPLACE "&lt;" "<" name "${name}")
+  string(REPLACE "&gt;" ">" name "${name}")
+  string(REPLACE "&quot;" "\"" name "${name}")
+  string(REPLACE "&amp;" "&" name "${name}")
+  string(REPLACE "," "\\," filter "${name}")
+  set(labels ${file})
+  if(file IN_LIST ops)
+    list(APPEND labels ops)
+  endif()
+  string(APPEND script "add_test([==[${name}]==] [==[${PROGRAM}]==] [==[--test-case=${filter}]==])\n"
+         "set_tests_properties([==[${name}]==] PROPERTIES LABELS \"${labels}\")\n")
+endforeach()
+file(WRITE ${OUTPUT} "${script}")
