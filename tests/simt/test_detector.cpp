@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -41,7 +40,7 @@ bool contains(const std::string& text, const std::string& words) { return text.f
 
 // "plants.cu:57", for the line that says "// bug: <name>".
 std::string marked_line(const std::string& name) {
-  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "plants.cu");
+  std::ifstream file(RUNNEL_PLANTS);
   std::string line;
   for (int number = 1; std::getline(file, line); ++number)
     if (line.ends_with("// bug: " + name)) return "plants.cu:" + std::to_string(number);
