@@ -7,6 +7,9 @@ namespace fs = std::filesystem;
 
 const Source source{"CIFAR-10", "datasets/download.sh cifar10", {"cifar-10-batches-bin", "cifar10", ""}};
 
+const std::vector<std::string> classes = {"airplane", "automobile", "bird",  "cat",  "deer",
+                                          "dog",      "frog",       "horse", "ship", "truck"};
+
 constexpr size_t plane = 32 * 32, record = 1 + 3 * plane, most = 10000;
 
 void append(ImageSet& set, const fs::path& path) {
@@ -44,7 +47,7 @@ ImageSet load_cifar10(const fs::path& directory, Split split) {
     names = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"};
   std::vector<fs::path> paths;
   for (const std::string& name : names) paths.push_back(find_file(source, directory, {name}));
-  ImageSet set{split == Split::train ? "CIFAR-10 (train)" : "CIFAR-10 (test)", 0, 32, 32, 3, {}, {}};
+  ImageSet set{split == Split::train ? "CIFAR-10 (train)" : "CIFAR-10 (test)", 0, 32, 32, 3, {}, {}, classes};
   for (const fs::path& path : paths) append(set, path);
   return set;
 }

@@ -19,6 +19,16 @@ fs::path data_directory(const std::string& option) {
   return variable && *variable ? variable : "data";
 }
 
+fs::path cache_directory() {
+  const auto absolute = [](const char* variable) {  // the specification has relative paths ignored
+    const char* const value = std::getenv(variable);
+    return value && *value == '/' ? fs::path(value) : fs::path();
+  };
+  if (const fs::path cache = absolute("XDG_CACHE_HOME"); !cache.empty()) return cache / "runnel";
+  const fs::path home = absolute("HOME");
+  return home.empty() ? home : home / ".cache" / "runnel";
+}
+
 fs::path find_file(const Source& source, const fs::path& directory, const std::vector<std::string>& names) {
   std::string looked;
   for (const std::string& folder : source.folders) {

@@ -1,4 +1,4 @@
-// What the readers of data sets share: where a set is looked for, and its files, read gzip'd or not.
+// What the readers of data sets share: where a set is looked for, its files, gzip'd or not, and where a cache is kept.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -14,6 +14,9 @@ enum class Split { train, test };
 
 // Where data sets are looked for: `option` (what --data says), else $RUNNEL_DATA, else ./data.
 std::filesystem::path data_directory(const std::string& option = {});
+
+// Where to keep what can be computed again: $XDG_CACHE_HOME/runnel, else $HOME/.cache/runnel. Empty if neither is set.
+std::filesystem::path cache_directory();
 
 struct Source {
   std::string name;                  // "MNIST"

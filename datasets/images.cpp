@@ -8,7 +8,7 @@ ImageSet halved(const ImageSet& images) {
   const int64_t h = images.height / 2, w = images.width / 2, c = images.channels;
   check(images.height == 2 * h && images.width == 2 * w, "halved: images of ", images.height, " x ", images.width,
         " have an odd side");
-  ImageSet half{images.name, images.count, h, w, c, {}, images.labels};
+  ImageSet half{images.name, images.count, h, w, c, {}, images.labels, images.class_names};
   half.pixels.resize(static_cast<size_t>(images.count * half.size()));
   const int64_t row = images.width * c;
 #pragma omp parallel for schedule(static)
@@ -35,7 +35,8 @@ ImageSet slice(const ImageSet& images, int64_t first, int64_t count) {
           images.width,
           images.channels,
           {pixels, pixels + count * images.size()},
-          {labels, labels + count}};
+          {labels, labels + count},
+          images.class_names};
 }
 
 ByteBatch byte_batch(const ImageSet& images, int64_t first, int64_t batch, Device device, bool classes) {

@@ -12,8 +12,9 @@ namespace runnel {
 struct ImageSet {
   std::string name;  // what to call it wherever a result is printed
   int64_t count = 0, height = 0, width = 0, channels = 0;
-  std::vector<uint8_t> pixels;  // [count,height,width,channels]
-  std::vector<uint8_t> labels;  // [count]
+  std::vector<uint8_t> pixels;                // [count,height,width,channels]
+  std::vector<int32_t> labels;                // [count], numbers of classes
+  std::vector<std::string> class_names = {};  // empty: the images have no classes, and every label is 0
 
   int64_t size() const { return height * width * channels; }  // bytes of one image
   std::span<const uint8_t> image(int64_t i) const { return {pixels.data() + i * size(), static_cast<size_t>(size())}; }

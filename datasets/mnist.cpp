@@ -55,11 +55,13 @@ void read_labels(const fs::path& path, const fs::path& images, ImageSet& set) {
   if (count != set.count)
     file.damaged("holds " + std::to_string(count) + " labels, but " + images.string() + " has " +
                  std::to_string(set.count) + " images");
-  set.labels = rest(file, count);
-  const auto wrong = std::find_if(set.labels.begin(), set.labels.end(), [](uint8_t label) { return label > 9; });
-  if (wrong != set.labels.end())
-    file.damaged("label number " + std::to_string(wrong - set.labels.begin()) + " is " + std::to_string(*wrong) +
+  const std::vector<uint8_t> digits = rest(file, count);
+  const auto wrong = std::find_if(digits.begin(), digits.end(), [](uint8_t digit) { return digit > 9; });
+  if (wrong != digits.end())
+    file.damaged("label number " + std::to_string(wrong - digits.begin()) + " is " + std::to_string(*wrong) +
                  " and not a digit");
+  set.labels.assign(digits.begin(), digits.end());
+  set.class_names = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
 }
 
 fs::path find(const fs::path& directory, const std::string& stem, const std::string& kind) {

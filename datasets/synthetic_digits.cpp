@@ -102,14 +102,15 @@ void draw(uint8_t* image, int digit, Key key) {
 
 ImageSet synthetic_digits(int64_t count, Key key) {
   check(count > 0, "synthetic digits: a set of ", count, " images");
-  ImageSet set{"synthetic digits (not MNIST)", count, side, side, 1, {}, {}};
+  ImageSet set{
+      "synthetic digits (not MNIST)", count, side, side, 1, {}, {}, {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}};
   set.pixels.resize(static_cast<size_t>(count * set.size()));
   set.labels.resize(static_cast<size_t>(count));
 #pragma omp parallel for schedule(static)
   for (int64_t i = 0; i < count; ++i) {
     const Key image = key.fold(static_cast<uint64_t>(i));
     const uint32_t digit = image.fold(0).below(0, 10);
-    set.labels[static_cast<size_t>(i)] = static_cast<uint8_t>(digit);
+    set.labels[static_cast<size_t>(i)] = static_cast<int32_t>(digit);
     draw(set.pixels.data() + i * set.size(), static_cast<int>(digit), image);
   }
   return set;

@@ -79,7 +79,7 @@ TEST_CASE("copy task: what cannot be drawn") {
 ImageSet numbered(int64_t count, int64_t height, int64_t width, int64_t channels) {
   ImageSet set{"numbered", count, height, width, channels, {}, {}};
   for (int64_t i = 0; i < count * set.size(); ++i) set.pixels.push_back(static_cast<uint8_t>(i * 37 % 256));
-  for (int64_t i = 0; i < count; ++i) set.labels.push_back(static_cast<uint8_t>(i));
+  for (int64_t i = 0; i < count; ++i) set.labels.push_back(static_cast<int32_t>(i));
   return set;
 }
 
@@ -99,7 +99,7 @@ TEST_CASE("images: a slice, and half the size") {
   const ImageSet set = numbered(3, 4, 6, 3);
   const ImageSet last = slice(set, 1, 2);
   CHECK(last.count == 2);
-  CHECK(last.labels == std::vector<uint8_t>{1, 2});
+  CHECK(last.labels == std::vector<int32_t>{1, 2});
   CHECK(last.pixels == std::vector<uint8_t>(set.pixels.begin() + 72, set.pixels.end()));
   check_fails([&] { slice(set, 2, 2); }, "not 2 from number 2");
 
@@ -176,7 +176,7 @@ TEST_CASE("mnist: read from the folder or its subfolder, under both names, gzip'
         CHECK(set.height == 28);
         CHECK(set.width == 28);
         CHECK(set.channels == 1);
-        CHECK(set.labels == std::vector<uint8_t>{7, 0, 9});
+        CHECK(set.labels == std::vector<int32_t>{7, 0, 9});
         CHECK(std::string(set.pixels.begin(), set.pixels.end()) == pixels_of(3));
         check_fails([&] { load_mnist(data.path, Split::train); }, "datasets/download.sh mnist " + data.path.string());
       }
@@ -270,8 +270,8 @@ TEST_CASE("mnist: the real one has its known mean, deviation and labels") {
   const double mean = total / static_cast<double>(train.pixels.size());
   CHECK(std::abs(mean - 0.1307) < 5e-5);
   CHECK(std::abs(std::sqrt(squares / static_cast<double>(train.pixels.size()) - mean * mean) - 0.3081) < 5e-5);
-  CHECK(std::vector<uint8_t>(train.labels.begin(), train.labels.begin() + 5) == std::vector<uint8_t>{5, 0, 4, 1, 9});
-  CHECK(std::vector<uint8_t>(test.labels.begin(), test.labels.begin() + 5) == std::vector<uint8_t>{7, 2, 1, 0, 4});
+  CHECK(std::vector<int32_t>(train.labels.begin(), train.labels.begin() + 5) == std::vector<int32_t>{5, 0, 4, 1, 9});
+  CHECK(std::vector<int32_t>(test.labels.begin(), test.labels.begin() + 5) == std::vector<int32_t>{7, 2, 1, 0, 4});
 }
 
 constexpr size_t plane = 32 * 32;
@@ -305,7 +305,7 @@ TEST_CASE("cifar10: read from the folder or its subfolders, gzip'd or not, r g b
       CHECK(set.height == 32);
       CHECK(set.width == 32);
       CHECK(set.channels == 3);
-      CHECK(set.labels == std::vector<uint8_t>{1, 8, 2, 7, 3, 6, 4, 5, 5, 4});
+      CHECK(set.labels == std::vector<int32_t>{1, 8, 2, 7, 3, 6, 4, 5, 5, 4});
       bool right = set.pixels.size() == 10 * 3 * plane;
       for (size_t at = 0; right && at < set.pixels.size(); ++at) {
         const size_t i = at / (3 * plane) % 2, p = at % (3 * plane) / 3, c = at % 3;
@@ -315,7 +315,7 @@ TEST_CASE("cifar10: read from the folder or its subfolders, gzip'd or not, r g b
       check_fails([&] { load_cifar10(data.path, Split::test); }, "CIFAR-10: no test_batch.bin (or .gz) in ");
       check_fails([&] { load_cifar10(data.path, Split::test); }, "datasets/download.sh cifar10 " + data.path.string());
       put(path("test_batch"), records({0}));
-      CHECK(load_cifar10(data.path, Split::test).labels == std::vector<uint8_t>{0});
+      CHECK(load_cifar10(data.path, Split::test).labels == std::vector<int32_t>{0});
       fs::remove(path("data_batch_4"));
       check_fails([&] { load_cifar10(data.path, Split::train); }, "CIFAR-10: no data_batch_4.bin");
     }
@@ -364,7 +364,7 @@ TEST_CASE("cifar10: the real one has its known means, labels and number of image
   const ImageSet train = load_cifar10(*folder, Split::train), test = load_cifar10(*folder, Split::test);
   CHECK(train.count == 50000);
   CHECK(test.count == 10000);
-  for (uint8_t label = 0; label < 10; ++label) {
+  for (int32_t label = 0; label < 10; ++label) {
     CHECK(std::count(train.labels.begin(), train.labels.end(), label) == 5000);
     CHECK(std::count(test.labels.begin(), test.labels.end(), label) == 1000);
   }
@@ -374,8 +374,8 @@ TEST_CASE("cifar10: the real one has its known means, labels and number of image
   CHECK(std::abs(total[0] / pixels - 125.307) < 5e-4);
   CHECK(std::abs(total[1] / pixels - 122.950) < 5e-4);
   CHECK(std::abs(total[2] / pixels - 113.865) < 5e-4);
-  CHECK(std::vector<uint8_t>(train.labels.begin(), train.labels.begin() + 5) == std::vector<uint8_t>{6, 9, 9, 4, 1});
-  CHECK(std::vector<uint8_t>(test.labels.begin(), test.labels.begin() + 5) == std::vector<uint8_t>{3, 8, 8, 0, 6});
+  CHECK(std::vector<int32_t>(train.labels.begin(), train.labels.begin() + 5) == std::vector<int32_t>{6, 9, 9, 4, 1});
+  CHECK(std::vector<int32_t>(test.labels.begin(), test.labels.begin() + 5) == std::vector<int32_t>{3, 8, 8, 0, 6});
 }
 
 // datasets/download.sh without a network: a curl that knows the files in `web` by their names alone and writes down
@@ -419,10 +419,10 @@ struct Fetching : Folder {
   // What it says, or "FAILED " and that, which is one line.
   std::string run(const std::string& words) const {
     const std::string said = (path / "said").string();
-    const int status = std::system(("PATH=" + tools.string() + ":$PATH bash " +
-                                    (source_dir() / "datasets" / "download.sh").string() + " " + words + " > " + said +
-                                    " 2>&1")
-                                       .c_str());
+    const int status =
+        std::system(("PATH=" + tools.string() + ":$PATH bash " + (source_dir() / "datasets" / "download.sh").string() +
+                     " " + words + " > " + said + " 2>&1")
+                        .c_str());
     const std::string text = read_file(said);
     if (status) CHECK(std::count(text.begin(), text.end(), '\n') == 1);
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(path))
@@ -539,7 +539,7 @@ TEST_CASE("synthetic digits: the nearest mean image tells which digit it is") {
   std::vector<std::vector<double>> mean(10, std::vector<double>(784));
   std::vector<double> count(10);
   for (int64_t i = 0; i < train.count; ++i) {
-    const uint8_t label = train.labels[static_cast<size_t>(i)];
+    const size_t label = static_cast<size_t>(train.labels[static_cast<size_t>(i)]);
     ++count[label];
     for (size_t p = 0; p < 784; ++p) mean[label][p] += train.image(i)[p];
   }
@@ -556,7 +556,7 @@ TEST_CASE("synthetic digits: the nearest mean image tells which digit it is") {
       for (size_t p = 0; p < 784; ++p) d += std::pow(test.image(i)[p] - mean[digit][p], 2);
       if (d < least) least = d, nearest = digit;
     }
-    right += nearest == test.labels[static_cast<size_t>(i)];
+    right += static_cast<int32_t>(nearest) == test.labels[static_cast<size_t>(i)];
   }
   CAPTURE(right);
   CHECK(right > 400);  // on real MNIST this gets 82%

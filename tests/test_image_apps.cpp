@@ -50,7 +50,7 @@ void write_mnist(const fs::path& folder, int64_t train_images, int64_t test_imag
   const auto write = [&](const std::string& stem, const ImageSet& digits) {
     const auto count = static_cast<uint32_t>(digits.count);
     write_idx(folder / (stem + "-images-idx3-ubyte"), {2051, count, 28, 28}, digits.pixels);
-    write_idx(folder / (stem + "-labels-idx1-ubyte"), {2049, count}, digits.labels);
+    write_idx(folder / (stem + "-labels-idx1-ubyte"), {2049, count}, {digits.labels.begin(), digits.labels.end()});
   };
   write("train", synthetic_digits(train_images, Key{2020}.fold(0)));
   write("t10k", synthetic_digits(test_images, Key{2020}.fold(1)));

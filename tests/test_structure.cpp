@@ -38,7 +38,7 @@ const std::map<std::string, Rule> rules = {
     {"ops", {{"engine", "ops"}, {"dnnl.hpp", "immintrin.h"}}},
     {"cuda", {{"cuda"}, {"cuda_runtime.h", "cublas_v2.h"}}},
     {"models", {{"engine", "ops", "models"}, {"nlohmann/json.hpp"}}},
-    {"datasets", {{"engine", "datasets"}, {"zlib.h"}}},
+    {"datasets", {{"engine", "datasets"}, {"stb/stb_image.h", "zlib.h"}}},
     {"apps",
      {{"engine", "ops", "cuda", "models", "datasets", "apps"},
       {"CLI/CLI.hpp", "benchmark/benchmark.h", "fmt/format.h", "nlohmann/json.hpp", "stb/stb_image_write.h"}}},

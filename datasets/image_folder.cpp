@@ -1,0 +1,290 @@
+#include "datasets/image_folder.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "datasets/image_file.h"
+#include "engine/check.h"
+#include "engine/random.h"
+
+namespace runnel {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t most_named = 5;  // of the files that are skipped
+
+// FNV-1a of 64 bits. Key::fold and Key::below turn it into bits that all depend on all of the content.
+struct Hash {
+  uint64_t value = 0xcbf29ce484222325;
+  void add(const void* data, size_t size) {
+    const uint8_t* const bytes = static_cast<const uint8_t*>(data);
+    for (size_t i = 0; i < size; ++i) value = (value ^ bytes[i]) * 0x100000001b3;
+  }
+  void add(const std::string& text) { add(text.c_str(), text.size() + 1); }  // with its end
+  void add(int64_t number) { add(&number, sizeof number); }
+};
+
+struct File {
+  std::string path;            // inside the folder
+  std::string problem = {};    // why it is skipped
+  int64_t size = 0, time = 0;  // bytes; nanoseconds
+  Key content = {};            // hash
+  std::vector<uint8_t> pixels = {};
+};
+
+std::string class_of(const File& file) {
+  const size_t slash = file.path.find('/');
+  return slash == std::string::npos ? "." : file.path.substr(0, slash);
+}
+
+// All files below a folder, in the order of their names.
+class Walk {
+ public:
+  explicit Walk(const fs::path& canonical) : root_(canonical) {
+    fs::path folder = root_ / ".";  // and those that contain it
+    do {
+      folder = folder.parent_path();
+      struct stat status;
+      if (stat(folder.c_str(), &status) == 0) visited_.emplace(status.st_dev, status.st_ino);
+    } while (folder.has_relative_path());
+    visit("");
+  }
+  std::vector<File> files;
+
+ private:
+  void visit(const std::string& inside) {
+    std::error_code error;
+    std::vector<std::string> names;
+    for (fs::directory_iterator entry(root_ / inside, error), end; !error && entry != end; entry.increment(error))
+      if (const std::string name = entry->path().filename(); name[0] != '.') names.push_back(name);
+    if (error) {
+      check(!inside.empty(), root_.string(), ": cannot be read: ", error.message());
+      files.push_back({inside, "a folder that cannot be read: " + error.message()});
+      return;
+    }
+    std::sort(names.begin(), names.end());
+    for (const std::string& name : names) {
+      const std::string path = inside.empty() ? name : inside + "/" + name;
+      struct stat status;
+      if (stat((root_ / path).c_str(), &status) != 0)
+        files.push_back({path, "cannot be read: " + std::error_code(errno, std::generic_category()).message()});
+      else if (S_ISDIR(status.st_mode) && visited_.emplace(status.st_dev, status.st_ino).second)
+        visit(path);
+      else if (S_ISREG(status.st_mode))
+        files.push_back({path, "", status.st_size, status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec});
+      else if (!S_ISDIR(status.st_mode))
+        files.push_back({path, "not a regular file"});
+    }
+  }
+
+  fs::path root_;
+  std::set<std::pair<dev_t, ino_t>> visited_;
+};
+
+// The cache: a format number, the hash of the list of files, what ImageFolder holds, and a hash of all that. Numbers
+// are as in memory. The same code reads and writes, and stops at the first error.
+class CacheFile {
+ public:
+  CacheFile(const fs::path& path, bool write)
+      : write_(write), file_(path, std::ios::binary | (write ? std::ios::out | std::ios::trunc : std::ios::in)) {
+    std::error_code error;
+    if (!write) left_ = fs::file_size(path, error);
+    good_ = file_.is_open() && !error;
+  }
+
+  // Whether all was written, or was read and is whole and of this key.
+  bool transfer(ImageFolder& folder, uint64_t key) {
+    const uint64_t same = key;
+    number(key);
+    good_ = good_ && key == same;
+    std::vector<std::string>& names = folder.train.class_names;
+    strings(names);
+    for (ImageSet* const set : {&folder.train, &folder.validation, &folder.test}) {
+      number(set->count);
+      array(set->labels);
+      array(set->pixels);
+      if (!write_) set->class_names = names;
+      good_ = good_ && std::ssize(set->labels) == set->count && std::ssize(set->pixels) == set->count * set->size();
+    }
+    number(folder.skipped);
+    strings(folder.first_skipped);
+    const uint64_t sum = hash_.value;
+    uint64_t stored = sum;
+    number(stored);
+    if (write_) file_.flush();
+    return good_ && file_.good() && stored == sum && left_ == 0;
+  }
+
+ private:
+  void bytes(void* data, uint64_t size) {
+    if (!good_) return;
+    if (write_) {
+      file_.write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
+    } else if (size <= left_) {
+      file_.read(static_cast<char*>(data), static_cast<std::streamsize>(size));
+      left_ -= size;
+    } else {
+      good_ = false;
+    }
+    good_ = good_ && file_.good();
+    if (good_) hash_.add(data, size);
+  }
+  template <class T>
+  void number(T& value) {
+    bytes(&value, sizeof value);
+  }
+  template <class T>
+  void array(T& values) {
+    uint64_t size = values.size();
+    number(size);
+    if (!write_ && good_ && size <= left_ / sizeof(values[0])) values.resize(size);
+    good_ = good_ && values.size() == size;
+    bytes(values.data(), size * sizeof(values[0]));
+  }
+  void strings(std::vector<std::string>& texts) {
+    uint64_t size = texts.size();
+    number(size);
+    if (!write_ && good_ && size <= left_ / sizeof(size)) texts.resize(size);  // each has its size before it
+    good_ = good_ && texts.size() == size;
+    for (std::string& text : texts) array(text);
+  }
+
+  bool write_, good_;
+  std::fstream file_;
+  uint64_t left_ = 0;
+  Hash hash_;
+};
+
+// Under another name first, so that whoever reads it, reads all of it.
+bool write_cache(const fs::path& path, ImageFolder& folder, uint64_t key) {
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  const fs::path partial = path.string() + "." + std::to_string(getpid()) + ".partial";
+  const bool written = CacheFile(partial, true).transfer(folder, key);
+  if (written) fs::rename(partial, path, error);
+  if (written && !error) return true;
+  fs::remove(partial, error);
+  return false;
+}
+
+void read_pictures(const fs::path& folder, std::vector<File>& files, int64_t side, int64_t channels,
+                   const std::function<void(int64_t, int64_t)>& progress) {
+  constexpr int64_t at_once = 256;
+  const int64_t count = std::ssize(files);
+  for (int64_t first = 0; first < count; first += at_once) {
+    const int64_t last = std::min(first + at_once, count);
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t i = first; i < last; ++i) {
+      File& file = files[static_cast<size_t>(i)];
+      if (file.problem.empty()) try {
+          const std::vector<uint8_t> bytes = read_picture_file(folder / file.path);
+          file.pixels = scaled_picture(bytes, side, channels);
+          Hash hash;
+          hash.add(bytes.data(), bytes.size());
+          file.content = {hash.value};
+        } catch (const std::exception& error) {
+          file.problem = error.what();
+        }
+    }
+    if (progress) progress(last, count);
+  }
+}
+
+std::string counted(int64_t count, const char* noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+ImageFolder load_image_folder(const fs::path& folder, int64_t side, int64_t channels, const fs::path& cache,
+                              const std::function<void(int64_t, int64_t)>& progress) {
+  std::error_code ignored;
+  const std::string name = folder.string();
+  check(side >= 1 && side <= 4096 && (channels == 1 || channels == 3), name, ": pictures of ", side, " x ", side, " x ",
+        channels, "; channels are 1 or 3");
+  check(fs::exists(folder, ignored), name, ": no such folder; give one with PNG or JPEG files");
+  check(fs::is_directory(folder, ignored), name, ": not a folder; give one with PNG or JPEG files");
+
+  const fs::path canonical = fs::canonical(folder);
+  std::vector<File> files = Walk(canonical).files;
+  Hash key, place;
+  key.add(1);  // the number of this format: another one for other contents, and for other ways of scaling
+  for (Hash* const hash : {&key, &place}) {
+    hash->add(canonical.string());
+    hash->add(side);
+    hash->add(channels);
+  }
+  for (const File& file : files) {
+    key.add(file.path);
+    key.add(file.problem);
+    key.add(file.size);
+    key.add(file.time);
+  }
+
+  const auto named = [&](const char* part) {
+    return ImageSet{"pictures of " + name + " (" + part + ")", 0, side, side, channels, {}, {}};
+  };
+  ImageFolder result{named("train"), named("validation"), named("test")};
+  ImageSet* const parts[] = {&result.train, &result.validation, &result.test};
+  std::ostringstream digits;
+  digits << "images-" << std::hex << place.value << ".cache";
+  if (!cache.empty()) {
+    ImageFolder kept = result;
+    if (CacheFile(cache / digits.str(), false).transfer(kept, key.value)) {
+      kept.cache = cache / digits.str();
+      kept.from_cache = true;
+      return kept;
+    }
+  }
+
+  read_pictures(folder, files, side, channels, progress);
+  const auto good = std::stable_partition(files.begin(), files.end(), [](const File& f) { return f.problem.empty(); });
+  result.skipped = files.end() - good;
+  for (auto file = good; file != files.end() && result.first_skipped.size() < most_named; ++file)
+    result.first_skipped.push_back(file->path + ": " + file->problem);
+  if (good == files.begin()) {
+    std::string found;
+    for (const std::string& skipped : result.first_skipped) found += (found.empty() ? "; skipped " : ", ") + skipped;
+    if (result.skipped > std::ssize(result.first_skipped)) found += ", ...";
+    fail(name, ": no PNG or JPEG picture among ", counted(result.skipped, "file"), found);
+  }
+  files.erase(good, files.end());
+
+  std::map<std::string, int32_t> classes;
+  for (const File& file : files) classes[class_of(file)] = 0;
+  if (classes.size() > 1 || !classes.contains("."))
+    for (auto& [text, label] : classes) {
+      label = static_cast<int32_t>(result.train.class_names.size());
+      result.train.class_names.push_back(text);
+    }
+  const auto order = [](const File& f) { return std::tuple(f.content.fold(0).value, f.content.value, f.path); };
+  std::sort(files.begin(), files.end(), [&](const File& a, const File& b) { return order(a) < order(b); });
+  for (File& file : files) {
+    const uint32_t tenth = file.content.below(0, 10);
+    ImageSet& part = *parts[tenth < 8 ? 0 : tenth - 7];
+    part.labels.push_back(classes.at(class_of(file)));
+    part.pixels.insert(part.pixels.end(), file.pixels.begin(), file.pixels.end());
+    file.pixels = {};  // so that they are not in memory twice
+    ++part.count;
+  }
+  for (ImageSet* const part : parts) part->class_names = result.train.class_names;
+  check(result.train.count && result.validation.count && result.test.count, name, ": only ",
+        counted(std::ssize(files), "picture"), ", of which ", result.train.count, " fell to training, ",
+        result.validation.count, " to validation and ", result.test.count,
+        " to testing; each needs one: add pictures (with 100 they suffice)");
+
+  if (!cache.empty() && write_cache(cache / digits.str(), result, key.value)) result.cache = cache / digits.str();
+  return result;
+}
+
+}  // namespace runnel
