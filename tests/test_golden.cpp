@@ -130,11 +130,11 @@ TEST_CASE("golden: checkpoints give the same logits in the authors' library") {
   }
 }
 
-TEST_CASE("golden: the authors' library was called as models/README.md says") {
+TEST_CASE("golden: the authors' library was called as docs/run-folder.md says") {
   if (!has_sources()) return;
-  std::ifstream file(source_dir() / "models/README.md");
-  const std::string readme{std::istreambuf_iterator<char>(file), {}}, fence = "```";
+  std::ifstream file(source_dir() / "docs/run-folder.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}}, fence = "```";
   const std::string executed = Golden("interchange").content.metadata.at("lines");
   // If not: run tests/golden/interchange.py, which executes them.
-  CHECK(readme.find(fence + "python\n" + executed + fence) != std::string::npos);
+  CHECK(page.find(fence + "python\n" + executed + fence) != std::string::npos);
 }
