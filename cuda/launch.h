@@ -1,9 +1,8 @@
-// What every kernel here is written with: one checked way to launch, shared memory carved by name, sums over a warp and
-// a block, random numbers, and the few instructions that C++ has no words for. C++17, so that nvcc of any build takes
-// it.
+// Used by every kernel: a checked launch, shared memory in named arrays, reductions over a warp and a block, the
+// dropout mask, and the few instructions that need inline PTX. C++17, for nvcc.
 //
-// The same sources run without a GPU: tests/simt compiles them with g++ and makes every CUDA thread a fibre. That is
-// why kernels take shared memory from Shared only, and why inline PTX stands in this file only.
+// The same sources run without a GPU: tests/simt compiles them with g++ and runs every CUDA thread as a fibre.
+// Therefore kernels take shared memory from Shared only, and inline PTX stands in this file only.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -21,24 +20,25 @@ namespace runnel::cuda {
 
 cudaStream_t stream();      // the one stream; throws Error if there is no device
 int64_t multiprocessors();  // of the device in use
-size_t shared_memory();     // bytes that a block may have at most
+size_t shared_memory();     // largest number of bytes per block
 
-// Throws Error "<what>: <CUDA's words for the error>".
+// Throws Error "<what>: <CUDA's description>" unless status is success.
 void check_cuda(cudaError_t status, const char* what);
 
 struct Grid {
-  dim3 blocks, threads;  // threads: a multiple of 32 in all
-  size_t shared = 0;     // bytes, as SharedBytes counts them
+  dim3 blocks, threads;  // threads per block: a multiple of 32
+  size_t shared = 0;     // dynamic shared memory in bytes, from SharedBytes
 };
 
-// One thread per element, or fewer that each take several: for kernels that loop with first_element and element_step.
+// A grid-stride loop over n elements (first_element, element_step): a thread per element, up to 32 blocks per
+// multiprocessor.
 inline Grid over(int64_t n, int threads = 256) {
   const int64_t most = 32 * multiprocessors(), wanted = (n + threads - 1) / threads;
   return {dim3(static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, most))), dim3(static_cast<unsigned>(threads))};
 }
 
-// launch("relu_forward", relu_forward_kernel, over(n), y, x, n). Kernels live in unnamed namespaces; their parameters
-// are passed by value. Throws Error with the name if the launch is refused.
+// launch("relu_forward", relu_forward_kernel, over(n), y, x, n). Kernels live in unnamed namespaces and take parameters
+// by value. Throws Error with the name if the launch fails.
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, Arguments&&... arguments) {
   if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
@@ -57,7 +57,7 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, A
   check_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), name);
 }
 
-// Bytes of shared memory for the arrays that a kernel will take, in the same order.
+// Bytes of shared memory for the arrays that a kernel takes, added in the same order.
 class SharedBytes {
  public:
   template <class T>
@@ -73,8 +73,8 @@ class SharedBytes {
 
 // --- device ----------------------------------------------------------------------------------------------------------
 
-// Arrays carved one after another out of the block's shared memory, each aligned to 16 bytes. All threads take the
-// same.
+// Allocates arrays one after another in the block's shared memory, each aligned to 16 bytes. All threads take the same
+// arrays in the same order.
 class Shared {
  public:
   template <class T>
@@ -99,7 +99,7 @@ __device__ inline int64_t element_step() { return static_cast<int64_t>(gridDim.x
 
 constexpr unsigned all_lanes = 0xffffffffu;
 
-// All lanes get the result, always added in the same order.
+// All lanes get the sum, added in a fixed order.
 template <class T>
 __device__ inline T warp_sum(T x) {
   for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(all_lanes, x, distance);
@@ -110,17 +110,17 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
-// All threads of the block get the sum. scratch: 32 numbers of shared memory, which may be used again at once.
+// All threads of the block get the sum. scratch: 32 numbers of shared memory, reusable right after.
 template <class T>
 __device__ inline T block_sum(T x, T* scratch) {
   x = warp_sum(x);
-  __syncthreads();  // scratch may still be read from the last sum
+  __syncthreads();  // others may still read scratch from the previous sum
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
   __syncthreads();
   return warp_sum(threadIdx.x % 32 < blockDim.x / 32 ? scratch[threadIdx.x % 32] : T(0));
 }
 
-// What dropout multiplies element i of a whole tensor with: see the contract of `dropout` in ops/kernels.h.
+// The dropout factor of element i of a tensor, 0 or 1 / (1 - p): see `dropout` in ops/kernels.h.
 struct Mask {
   Key key;
   uint32_t threshold;
@@ -136,7 +136,7 @@ struct Mask {
 
 // --- instructions ----------------------------------------------------------------------------------------------------
 
-// The nearest number with 10 bits of mantissa, as the tensor cores read it.
+// Rounds to TF32 (10 bits of mantissa), the tensor cores' operand format.
 __device__ inline uint32_t to_tf32(float x) {
 #ifdef __CUDACC__
   uint32_t bits;
@@ -147,7 +147,7 @@ __device__ inline uint32_t to_tf32(float x) {
 #endif
 }
 
-// d[16,8] += a[16,8] b[8,8] by one warp. With g = lane / 4 and t = lane % 4, a lane holds
+// d[16,8] += a[16,8] b[8,8] by one warp on the tensor cores. With g = lane / 4 and t = lane % 4, a lane holds
 //   a: (g,t) (g+8,t) (g,t+4) (g+8,t+4)    b: (t,g) (t+4,g)    d: (g,2t) (g,2t+1) (g+8,2t) (g+8,2t+1)
 __device__ inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #ifdef __CUDACC__
@@ -160,7 +160,7 @@ __device__ inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uin
 #endif
 }
 
-// 16 bytes from global to shared memory, past the registers. They are there after commit, wait and a barrier.
+// Starts an asynchronous copy of 16 bytes from global to shared memory; readable after commit, wait and a barrier.
 __device__ inline void copy16_async(void* shared, const void* global) {
 #ifdef __CUDACC__
   asm volatile(
@@ -178,7 +178,7 @@ __device__ inline void copy_async_commit() {
   simt::copy_async_commit();
 #endif
 }
-// Waits until at most `pending` of this thread's committed groups are under way.
+// Waits until at most `pending` of this thread's committed groups are in flight.
 template <int pending>
 __device__ inline void copy_async_wait() {
 #ifdef __CUDACC__

@@ -1,5 +1,5 @@
-// The copy task of figure 2 as the authors' training code generates it (causal-copy/utils.py): a random sequence of
-// symbols, a separator, the sequence again, then padding. The loss counts only where the answer can be known.
+// The copy task of figure 2, generated as in the authors' code (causal-copy/utils.py): a random sequence of symbols, a
+// separator, the sequence again, then padding. The loss is masked to the positions whose target is determined.
 #pragma once
 #include "engine/random.h"
 #include "engine/tensor.h"
@@ -23,8 +23,8 @@ struct CopyTask {
   //   x    s_1 ... s_n 0 s_1 ... s_n 0 0 ...
   //   mask 1 on [n-1, 2n): the prediction of the separator, of the n symbols after it, but not of the padding
   //
-  // Each key has sequences of its own, of which these are number first, first + 1, ...: training uses seed.fold(step).
-  // Throws if L < 5, when no n is left, or if there is no symbol.
+  // Sequences number first, first + 1, ... of the key; training uses seed.fold(step) as key. Throws if L < 5, which
+  // leaves no n, or if there is no symbol.
   CopyBatch batch(Key key, int64_t size, Device device = Device::cpu, int64_t first = 0) const;
 };
 

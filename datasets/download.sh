@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches a data set:  datasets/download.sh mnist|cifar10 [DIR]
 # DIR: ./data; the files go to DIR/mnist (gzip'd) or DIR/cifar-10-batches-bin. Tries several mirrors, checks the md5 of
-# what it fetched, and leaves what is there and right alone.
+# each file, and does not fetch again what is there and intact.
 set -euo pipefail
 
 die() { echo "download.sh: $1" >&2; exit "${2:-1}"; }
@@ -45,7 +45,7 @@ case $1 in
 esac
 
 if command -v curl >/dev/null; then
-  fetch() {  # gives up on what stands still for a minute
+  fetch() {  # gives up when stalled for a minute
     curl --fail --silent --location --connect-timeout 15 --speed-limit 1000 --speed-time 60 --output "$2" "$1"
   }
 elif command -v wget >/dev/null; then
@@ -54,11 +54,11 @@ else
   die "needs curl or wget"
 fi
 
-# FILE MD5: whether the file has that sum; whether its content has, gzip'd or not.
+# FILE MD5: whether the file has that checksum; whether its content has, gzip'd or not.
 is() { [[ -f $1 && $(md5sum <"$1" | cut -d' ' -f1) == "$2" ]]; }
 holds() { [[ -f $1 && $( { gzip -dc "$1" 2>/dev/null || cat "$1"; } | md5sum | cut -d' ' -f1) == "$2" ]]; }
 
-# FILE MD5: whether a good copy is in the folder; names it, or notes the bad ones in `damaged`.
+# FILE MD5: whether an intact copy is in the folder; prints its name, or puts damaged copies into `damaged`.
 is_there() {
   damaged=()
   for there in "$folder"/{"$1","${1/-idx/.idx}"}{,.gz}; do

@@ -45,7 +45,7 @@ fs::path find_file(const Source& source, const fs::path& directory, const std::v
        directory.string(), source.otherwise);
 }
 
-// gzread passes through what is not gzip.
+// gzread also reads files that are not compressed.
 DataFile::DataFile(const Source& source, const fs::path& path)
     : download_(source.download), path_(path), file_(gzopen(path.c_str(), "rb"), gzclose) {
   check(file_ != nullptr, path_.string(), ": cannot be opened: ", std::strerror(errno));

@@ -1,4 +1,4 @@
-// What the readers of data sets share: where a set is looked for, its files, gzip'd or not, and where a cache is kept.
+// Shared by the readers of data sets: the folders that are searched, files, gzip'd or not, and where a cache is kept.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -12,7 +12,7 @@ namespace runnel {
 
 enum class Split { train, test };
 
-// Where data sets are looked for: `option` (what --data says), else $RUNNEL_DATA, else ./data.
+// The data directory: `option` (--data), else $RUNNEL_DATA, else ./data.
 std::filesystem::path data_directory(const std::string& option = {});
 
 // Where to keep what can be computed again: $XDG_CACHE_HOME/runnel, else $HOME/.cache/runnel. Empty if neither is set.
@@ -21,23 +21,23 @@ std::filesystem::path cache_directory();
 struct Source {
   std::string name;                  // "MNIST"
   std::string download;              // the command that fetches it, without the directory
-  std::vector<std::string> folders;  // inside the data directory, in the order of looking; "" is the directory itself
-  std::string otherwise = {};        // what else to do where it cannot be fetched
+  std::vector<std::string> folders;  // inside the data directory, in search order; "" is the directory itself
+  std::string otherwise = {};        // appended to the error: an alternative to fetching it
 };
 
-// The first file that is there under one of these names, with or without .gz. Throws Error that says where it looked
-// and what to do.
+// The first existing file of these names, with or without .gz. Throws Error that lists the searched folders and says
+// how to fetch the data.
 std::filesystem::path find_file(const Source& source, const std::filesystem::path& directory,
                                 const std::vector<std::string>& names);
 
-// One file, read from its beginning; gzip is decompressed on the way.
+// One file, read from its beginning; gzip is decompressed transparently.
 class DataFile {
  public:
   // Throws Error that names the file if it cannot be opened.
   DataFile(const Source& source, const std::filesystem::path& path);
 
-  // The next `size` bytes, fewer at the end of the file. Grows as bytes arrive: an absurd size costs nothing.
-  // Throws Error that names the file if it cannot be read or its gzip data is damaged.
+  // The next `size` bytes, fewer at the end of the file. Memory grows only as bytes arrive, so an absurd size is
+  // harmless. Throws Error that names the file if it cannot be read or its gzip data is damaged.
   std::vector<uint8_t> read(uint64_t size);
 
   // Throws Error: the file, what is wrong with it, and how to fetch it again.

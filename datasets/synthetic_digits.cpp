@@ -60,7 +60,7 @@ std::vector<Point> spline(const std::vector<Point>& p) {
   return curve;
 }
 
-// Draws `from`-`to` into what is there; a pixel is full inside the pen's radius and fades over one pixel around it.
+// Draws the line `from`-`to` over the image; pixels are full inside the pen's radius and fade over one pixel around it.
 void ink(uint8_t* image, Point from, Point to, float radius) {
   const auto pixel = [](float x) { return std::clamp(static_cast<int>(std::floor(x)), 0, side - 1); };
   const float reach = radius + 1;

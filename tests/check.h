@@ -1,4 +1,4 @@
-// What the op tests share: random inputs, comparison with a reference in double, gradients by four-point differences.
+// Shared by the op tests: random inputs, comparison with a reference in double, gradients by four-point differences.
 #pragma once
 #include <doctest/doctest.h>
 
@@ -21,7 +21,7 @@ constexpr double rounding = 1e-6;    // a few float operations per element
 constexpr double reduction = 1e-5;   // sums of up to some thousand floats in another order
 constexpr double four_point = 2e-3;  // differences of float outputs: measured 4e-6 to 2e-4, larger near float's end
 
-// The CPU and, where there is one, the GPU or its stand-in.
+// The CPU and, where there is one, the GPU or its emulator (tests/simt).
 inline std::vector<Device> devices() {
   if (why_unavailable(Device::cuda).empty()) return {Device::cpu, Device::cuda};
   return {Device::cpu};
@@ -102,8 +102,8 @@ inline void check_gradients(const std::function<Tensor(const std::vector<Tensor>
   }
 }
 
-// Pearson's statistic of how often each value was drawn against its probability; values that are expected fewer than 8
-// times share a bin. It is about its degrees of freedom, f, with a standard deviation of sqrt(2 f).
+// Pearson's chi-squared test of the drawn values against their probabilities: the statistic's mean is its degrees of
+// freedom f, its standard deviation sqrt(2 f). Values expected fewer than 8 times share a bin.
 inline void check_frequencies(const std::vector<int32_t>& drawn, const std::vector<double>& probability) {
   std::vector<int> count(probability.size());
   for (const int32_t value : drawn) ++count.at(static_cast<size_t>(value));

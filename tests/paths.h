@@ -1,4 +1,4 @@
-// Where the tests find what they need: where they were built, or where the environment says, in an installed bundle.
+// Where the tests find sources and program: as built, or, in an installed bundle, as the environment says.
 #pragma once
 #include <doctest/doctest.h>
 

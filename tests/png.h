@@ -1,4 +1,4 @@
-// What the tests of pictures share: PNG files, read by another library than the one that wrote them.
+// Shared by the tests of pictures: PNG files, read by another library than the one that wrote them.
 #pragma once
 #include <doctest/doctest.h>
 

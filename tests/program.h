@@ -1,4 +1,4 @@
-// What the tests of the program share: run `runnel` as a user does, in a folder of its own.
+// Shared by the tests of the program: runs `runnel` as a user does, in a temporary folder.
 #pragma once
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -40,7 +40,7 @@ struct Result {
   std::string out, err;
 };
 
-// A folder in which the program runs, gone afterwards.
+// A temporary folder in which the program runs.
 struct Sandbox {
   fs::path folder = fs::temp_directory_path() / ("runnel_apps_" + std::to_string(getpid()));
   Sandbox() {
@@ -49,7 +49,7 @@ struct Sandbox {
   }
   ~Sandbox() { fs::remove_all(folder); }
 
-  // Starts `runnel` with these words. file_limit: the largest file it may write, in bytes.
+  // Starts `runnel` with these arguments. file_limit: the largest file it may write, in bytes.
   pid_t start(const std::string& words, rlim_t file_limit = RLIM_INFINITY) const {
     const pid_t child = fork();
     if (child != 0) return child;
@@ -62,7 +62,7 @@ struct Sandbox {
     const rlimit limit{file_limit, RLIM_INFINITY};
     if (chdir(folder.c_str()) || setrlimit(RLIMIT_FSIZE, &limit)) _exit(126);
     unsetenv("RUNNEL_DATA");
-    alarm(300);  // survives exec: nothing here takes that long
+    alarm(300);  // survives exec: a time limit
     execv(program().c_str(), argv.data());
     _exit(127);
   }
@@ -79,7 +79,7 @@ struct Sandbox {
   }
 };
 
-// What it wrote, having succeeded.
+// Runs it and requires exit status 0.
 inline Result succeed(const Sandbox& box, const std::string& words) {
   const Result result = box.run(words);
   CAPTURE(words);
@@ -88,7 +88,7 @@ inline Result succeed(const Sandbox& box, const std::string& words) {
   return result;
 }
 
-// That it failed with this status, in one sentence with these words, on stderr.
+// Checks that it failed with this status and one line on stderr that contains these words.
 inline void check_refused(const Result& result, int status, const std::string& words) {
   CAPTURE(result.err);
   CHECK(result.status == status);
@@ -101,7 +101,7 @@ inline bool contains(const std::string& text, const std::string& words) {
   return text.find(words) != std::string::npos;
 }
 
-// metrics.csv without the columns that a clock writes.
+// metrics.csv without its last two columns, which depend on the clock.
 inline std::string untimed(const fs::path& metrics) {
   std::string text;
   for (const std::string& row : split(read(metrics), '\n')) {

@@ -95,13 +95,13 @@ void check_golden(const std::string& file, int64_t vocabulary, int64_t outputs, 
 
 }  // namespace
 
-TEST_CASE("golden: a model of symbols with masked cross-entropy equals PyTorch's") {
+TEST_CASE("golden: a model with masked cross-entropy equals PyTorch's") {
   check_golden("cross_entropy", 11, 11, [](const Tensor& logits, const Golden& golden) {
     return cross_entropy(logits, golden.indices("targets"), golden.tensor("mask"));
   });
 }
 
-TEST_CASE("golden: a model of bytes with a mixture of logistics equals PyTorch's") {
+TEST_CASE("golden: a model with a mixture of logistics equals PyTorch's") {
   check_golden("logistic_mixture", 256, 30, [](const Tensor& params, const Golden& golden) {
     const Tensor nll = logistic_mixture_nll(params, golden.indices("targets"));
     return scale(sum(nll), 1.0f / static_cast<float>(nll.size()));
@@ -130,11 +130,11 @@ TEST_CASE("golden: checkpoints give the same logits in the authors' library") {
   }
 }
 
-TEST_CASE("golden: the authors' library was called as models/README.md says") {
+TEST_CASE("golden: the Python in docs/run-folder.md is what computed the golden logits") {
   if (!has_sources()) return;
-  std::ifstream file(source_dir() / "models/README.md");
-  const std::string readme{std::istreambuf_iterator<char>(file), {}}, fence = "```";
+  std::ifstream file(source_dir() / "docs/run-folder.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}}, fence = "```";
   const std::string executed = Golden("interchange").content.metadata.at("lines");
   // If not: run tests/golden/interchange.py, which executes them.
-  CHECK(readme.find(fence + "python\n" + executed + fence) != std::string::npos);
+  CHECK(page.find(fence + "python\n" + executed + fence) != std::string::npos);
 }

@@ -1,4 +1,4 @@
-// Pictures: what is written as PNG is read back by another library and looked at pixel by pixel.
+// Pictures: PNG files are read back by another library and compared pixel by pixel.
 #include "apps/pictures.h"
 
 #include <unistd.h>
@@ -20,7 +20,7 @@ struct Folder {
   ~Folder() { fs::remove_all(path); }
 };
 
-TEST_CASE("pictures: a PNG holds the bytes of the image") {
+TEST_CASE("pictures: PNG files round-trip") {
   const Folder folder;
   const std::vector<uint8_t> rgb = {1, 2, 3, 4, 5, 6, 250, 251, 252, 253, 254, 255, 9, 8, 7, 6, 5, 4};
   write_png(folder.path / "x.png", picture(rgb, 2, 3, 3));
@@ -28,7 +28,7 @@ TEST_CASE("pictures: a PNG holds the bytes of the image") {
   CHECK(read.height == 2);
   CHECK(read.width == 3);
   CHECK(read.rgb == rgb);
-  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);  // nothing temporary stays
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);  // no temporary file is left
 
   const Picture grey = picture(std::vector<uint8_t>{0, 7, 255, 3}, 2, 2, 1, 3);
   CHECK(at(grey, 0, 1) == Colour{7, 7, 7});
@@ -39,7 +39,7 @@ TEST_CASE("pictures: a PNG holds the bytes of the image") {
   check_fails([&] { write_png(folder.path / "no" / "x.png", grey); }, (folder.path / "no" / "x.png").string());
 }
 
-TEST_CASE("pictures: a sheet enlarges its cells and puts lines between them") {
+TEST_CASE("pictures: a sheet enlarges its cells and separates them by lines") {
   std::vector<Picture> cells;
   for (const uint8_t shade : {10, 20, 30, 40, 50}) cells.push_back(picture(std::vector<uint8_t>(6, shade), 2, 3, 1));
   const Picture all = sheet(cells, 2, 4);  // 3 rows of 2 cells, each 8 x 12 and a line of 2
@@ -59,21 +59,21 @@ TEST_CASE("pictures: a sheet enlarges its cells and puts lines between them") {
   check_fails([&] { sheet({cells[0], picture(std::vector<uint8_t>(4), 2, 2, 1)}, 1, 1); }, "another size");
 }
 
-TEST_CASE("pictures: a sheet chooses how large its cells are") {
+TEST_CASE("pictures: a sheet's cells are larger when there are few") {
   const std::vector<Picture> small(3, picture(std::vector<uint8_t>(49), 7, 7, 1)),
       many(10000, picture(std::vector<uint8_t>(784), 28, 28, 1));
   CHECK(sheet(small, 3).width == 3 * (84 + 2) + 2);
   CHECK(sheet(many, 100).width == 100 * (28 + 2) + 2);
 }
 
-TEST_CASE("pictures: on a terminal, two pixels are one character, and colours are set where they change") {
+TEST_CASE("pictures: half blocks on a terminal: two pixels per character, colours set where they change") {
   Picture p = picture(std::vector<uint8_t>{1, 2, 3, 1, 2, 3, 7, 7, 7, 1, 2, 3, 9, 9, 9, 9, 9, 9}, 3, 2, 3);
   CHECK(half_blocks(p) ==
         "\x1b[38;2;1;2;3m\x1b[48;2;7;7;7m\u2580\x1b[48;2;1;2;3m\u2580\x1b[0m\n"
         "\x1b[38;2;9;9;9m\u2580\u2580\x1b[0m\n");
 }
 
-TEST_CASE("pictures: another size, of the same pixels") {
+TEST_CASE("pictures: resizing repeats the nearest pixel") {
   const Picture p = resized(picture(std::vector<uint8_t>{10, 20, 30, 40}, 2, 2, 1), 4, 6);
   CHECK(p.height == 4);
   CHECK(p.width == 6);
@@ -82,7 +82,7 @@ TEST_CASE("pictures: another size, of the same pixels") {
   CHECK(at(p, 3, 5) == Colour{40, 40, 40});
 }
 
-TEST_CASE("pictures: a heat map grows brighter with its values, like its scale") {
+TEST_CASE("pictures: a heat map's brightness rises with the value, as its scale's does") {
   const auto brightness = [](Colour c) { return c[0] + c[1] + c[2]; };
   std::vector<double> values;
   for (int i = 0; i <= 20; ++i) values.push_back(i / 10.0);
@@ -98,7 +98,7 @@ TEST_CASE("pictures: a heat map grows brighter with its values, like its scale")
   CHECK(at(outside, 0, 2) == at(map, 0, 62));
 }
 
-TEST_CASE("pictures: the loss is drawn if gnuplot is there, and nothing happens if not") {
+TEST_CASE("pictures: the loss plot is drawn with gnuplot, and skipped without") {
   const Folder folder;
   const fs::path csv = folder.path / "it's.csv", png = folder.path / "a 'plot'.png";
   std::ofstream(csv) << "step,loss,loss_bits,validation,validation_bits,lr,tokens_per_second,seconds\n1,2,3,,,1,1,1\n"

@@ -1,4 +1,4 @@
-// Checkpoint files: what is written comes back, and whatever else a file may hold is one sentence.
+// Checkpoint files: round trips, and one clear error for every kind of damage.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder of its own for each test, gone afterwards.
+// A temporary folder for each test.
 struct Folder {
   fs::path path = fs::temp_directory_path() / ("runnel_safetensors_" + std::to_string(getpid()));
   Folder() { fs::create_directories(path); }
@@ -32,7 +32,7 @@ void write(const fs::path& path, const std::string& bytes) { std::ofstream(path,
 
 std::string little_endian(uint64_t n) { return {reinterpret_cast<const char*>(&n), sizeof n}; }
 
-// A whole file of this header and so many bytes of data.
+// A file with this header and so many bytes of data.
 std::string file_of(const std::string& header, size_t data) {
   return little_endian(header.size()) + header + std::string(data, '\0');
 }
@@ -45,7 +45,7 @@ SafeTensors example() {
           {{"app", "copy"}, {"note", "quotes \" and \\ and \n"}}};
 }
 
-TEST_CASE("safetensors: what is saved comes back, in the order of the data") {
+TEST_CASE("safetensors: saving and loading round-trips, in the order of the data") {
   const Folder folder;
   const fs::path path = folder.path / "x.safetensors";
   const SafeTensors saved = example();
@@ -71,22 +71,22 @@ TEST_CASE("safetensors: what is saved comes back, in the order of the data") {
   CHECK(bytes.size() == 8 + length + 4 * (6 + 5 + 1));
   save_safetensors(path, loaded);  // over an existing file
   CHECK(read(path) == bytes);
-  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);  // no temporary file stays
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);  // no temporary file is left
 }
 
-TEST_CASE("safetensors: a file without tensors is a file") {
+TEST_CASE("safetensors: a file without tensors is valid") {
   const Folder folder;
   save_safetensors(folder.path / "empty", {});
   CHECK(load_safetensors(folder.path / "empty").tensors.empty());
 }
 
-TEST_CASE("safetensors: two tensors of one name are refused") {
+TEST_CASE("safetensors: two tensors with the same name are refused") {
   const Folder folder;
   const Tensor x = random_tensor({2}, 1);
   check_fails([&] { save_safetensors(folder.path / "x", {{{"a", x}, {"a", x}}, {}}); }, "two tensors are called \"a\"");
 }
 
-TEST_CASE("safetensors: a damaged file is one sentence that names it and the damage") {
+TEST_CASE("safetensors: the error for a damaged file names the file and the damage") {
   const Folder folder;
   const fs::path path = folder.path / "damaged.safetensors";
   const auto one = [](const std::string& rest) { return "{\"t\":{" + rest + "}}"; };
@@ -146,7 +146,7 @@ TEST_CASE("safetensors: a damaged file is one sentence that names it and the dam
   }
 }
 
-TEST_CASE("safetensors: a file cut anywhere is damaged") {
+TEST_CASE("safetensors: a file truncated at any byte is refused") {
   const Folder folder;
   const fs::path path = folder.path / "cut";
   save_safetensors(path, example());
@@ -158,13 +158,13 @@ TEST_CASE("safetensors: a file cut anywhere is damaged") {
   }
 }
 
-TEST_CASE("safetensors: what is no file") {
+TEST_CASE("safetensors: a missing file and a folder are refused") {
   const Folder folder;
   check_fails([&] { load_safetensors(folder.path / "missing"); }, "there is no file");
   check_fails([&] { load_safetensors(folder.path); }, "is not a file");
 }
 
-TEST_CASE("safetensors: offsets may come in any order of names") {
+TEST_CASE("safetensors: tensors may lie in another order than their names") {
   const Folder folder;
   const fs::path path = folder.path / "order";
   write(path, file_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]},)"
@@ -173,7 +173,7 @@ TEST_CASE("safetensors: offsets may come in any order of names") {
   CHECK(load_safetensors(path).tensors[0].name == "b");
 }
 
-TEST_CASE("safetensors: restore copies by name, or changes nothing") {
+TEST_CASE("safetensors: restore copies all tensors by name, or none") {
   const SafeTensors from{{{"a", random_tensor({2}, 1)}, {"b", random_tensor({3}, 2)}, {"more", random_tensor({1}, 3)}},
                          {}};
   const Tensor a = Tensor::full({2}, 7), b = Tensor::full({3}, 7), other = Tensor::full({3, 1}, 7);
@@ -189,13 +189,13 @@ TEST_CASE("safetensors: restore copies by name, or changes nothing") {
   CHECK(b.to_vector() == from.tensors[1].tensor.to_vector());
 }
 
-TEST_CASE("safetensors: a disk that fills up leaves the old file as it was") {
+TEST_CASE("safetensors: a full disk leaves the old file unchanged") {
   const Folder folder;
   const fs::path path = folder.path / "x.safetensors";
   save_safetensors(path, example());
   const std::string before = read(path);
 
-  // A limit on the size of files stands for the full disk: write() stops short, then fails.
+  // A limit on file size simulates a full disk: write() stops short, then fails.
   rlimit old_limit;
   REQUIRE(getrlimit(RLIMIT_FSIZE, &old_limit) == 0);
   const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
@@ -210,7 +210,7 @@ TEST_CASE("safetensors: a disk that fills up leaves the old file as it was") {
   CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);
 }
 
-TEST_CASE("safetensors: a folder that is not there or is no folder") {
+TEST_CASE("safetensors: saving where no file can be made is refused") {
   const Folder folder;
   check_fails([&] { save_safetensors(folder.path / "missing" / "x", example()); }, "cannot write");
   write(folder.path / "plain", "x");

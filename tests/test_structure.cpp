@@ -1,4 +1,4 @@
-// The source tree keeps its own rules: who includes whom, what belongs to an op, what the device contract promises.
+// Rules of the source tree: who includes whom, which files an op has, which kernels the device contract promises.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -14,7 +14,7 @@
 #endif
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // what g++ 12 says of its own header under AddressSanitizer
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in g++ 12's own header, under AddressSanitizer
 #include <regex>
 #pragma GCC diagnostic pop
 
@@ -77,7 +77,7 @@ std::vector<Include> includes(const std::string& file) {
   return found;
 }
 
-// A header of ours and every header of ours that comes with it.
+// One of our headers and all of our headers that it includes.
 void add_with_includes(Names& all, const std::string& header) {
   if (!all.insert(header).second) return;
   for (const Include& include : includes(header))
@@ -97,7 +97,7 @@ Names ops() {
   return {std::istream_iterator<std::string>(words), {}};
 }
 
-// The functions without a result that a file defines, with their namespaces: runnel::cpu::scale.
+// The void functions that a file defines, with their namespaces: runnel::cpu::scale.
 void add_definitions(Names& all, const std::string& file) {
   std::vector<std::string> scopes{""};
   const std::string text = read(root / file);
@@ -115,7 +115,7 @@ void add_definitions(Names& all, const std::string& file) {
 
 }  // namespace
 
-TEST_CASE("structure: folders include only those below them") {
+TEST_CASE("structure: folders include only what they may") {
   if (!has_sources()) return;
   Names contract;
   for (const std::string header : {"ops/kernels.h", "engine/check.h"}) add_with_includes(contract, header);
@@ -129,7 +129,7 @@ TEST_CASE("structure: folders include only those below them") {
       }
 }
 
-TEST_CASE("structure: every folder explains itself") {
+TEST_CASE("structure: every folder has a README") {
   if (!has_sources()) return;
   for (const auto& [folder, rule] : rules) CHECK_MESSAGE(fs::exists(root / folder / "README.md"), folder);
   CHECK(fs::exists(root / "tests/README.md"));
@@ -174,8 +174,8 @@ TEST_CASE("structure: bench kernels measures every kernel of the contract") {
 }
 
 #if RUNNEL_CUDA_IS_STAND_IN
-// Files are run in alphabetical order, so those of the ops came before this one, unless somebody asked for a few only.
-TEST_CASE("structure: the tests have run every kernel of the contract on CUDA") {
+// Test files run in alphabetical order, so those of the ops have run before, unless only some tests were selected.
+TEST_CASE("structure: the tests have launched every CUDA kernel of the contract") {
   if (!has_sources()) return;
   const Names& launched = simt::launched();
   if (!launched.contains("add") || !launched.contains("sums_of_squares")) {

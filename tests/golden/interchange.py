@@ -2,7 +2,7 @@
 
     python3 tests/golden/interchange.py        writes interchange.safetensors beside itself
 
-The Python that loads a checkpoint is the block in models/README.md, executed as it stands there. With it, the four
+The Python that loads a checkpoint is the block in docs/run-folder.md, executed as it stands there. With it, the four
 checkpoints beside this file give the logits of some random tokens. They are computed in float64, where the library's
 kernel for causal products, which is float32, is replaced by its definition; what the library itself returns must be
 close to that. The file holds
@@ -10,7 +10,7 @@ close to that. The file holds
     line.tokens, grid.tokens, colours.tokens, softmax.tokens   numbers, stored as F32
     line.logits, grid.logits, colours.logits, softmax.logits   as F32
 
-and, as metadata, the block, so that the test knows whether models/README.md still says what was executed. The checkpoints
+and, as metadata, the block, so that the test knows whether docs/run-folder.md still says what was executed. The checkpoints
 are the best of 2000 updates:
 
     runnel mnist train --preset tiny --data synthetic --side 7 --layers 2 --width 16 --heads 2 --feed-forward 32
@@ -26,8 +26,8 @@ import torch
 from safetensors.torch import save_file
 
 here = pathlib.Path(__file__).parent
-readme = (here / "../../models/README.md").read_text()
-block = readme.split("```python\n")[1].split("```")[0]
+page = (here / "../../docs/run-folder.md").read_text()
+block = page.split("```python\n")[1].split("```")[0]
 definitions = block.split("\nmodel, c = ")[0]  # what follows reads a file of the reader's
 exec(definitions)
 

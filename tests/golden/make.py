@@ -25,7 +25,7 @@ WIDTH = HEADS * HEAD_DIM
 
 
 def draw_parameters(vocabulary, outputs):
-    """Nothing stays at 0 or 1, so that every parameter is seen."""
+    """No parameter is 0 or 1, so that each has an effect."""
     parameters = {}
 
     def draw(name, *shape, scale, shift=0.0):

@@ -1,5 +1,5 @@
-// cuBLAS by plain loops, so that the sanitizers see every access to an operand: a tuned library would hide them.
-// Matrices are in Fortran's order, c[m,n] = alpha op(a)[m,k] op(b)[k,n] + beta c. Rows of op(a) are the inner loop: its
+// cuBLAS in plain loops, so that the sanitizers see every access to an operand; a tuned library would hide them.
+// Matrices are column-major, c[m,n] = alpha op(a)[m,k] op(b)[k,n] + beta c. Rows of op(a) are the inner loop: its
 // columns are packed one after another, as the compute type rounds them, and added up in the order of k.
 #include <cublas_v2.h>
 
@@ -127,7 +127,7 @@ const char* cublasGetStatusString(cublasStatus_t status) {
     case CUBLAS_STATUS_NOT_SUPPORTED:
       return "the functionality requested is not supported";
     default:
-      return "an error that the stand-in has no words for";
+      return "an error unknown to the emulator";
   }
 }
 

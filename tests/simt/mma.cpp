@@ -1,5 +1,5 @@
-// mma.sync as a meeting of a warp. The layouts are the PTX ISA's "Matrix Fragments for mma.m16n8k8" and "m16n8k16":
-// with g = lane / 4 and t = lane % 4, register i of a lane holds
+// mma.sync as a collective operation of a warp. The layouts are the PTX ISA's "Matrix Fragments for mma.m16n8k8" and
+// "m16n8k16": with g = lane / 4 and t = lane % 4, register i of a lane holds
 //   tf32  a: row g + 8 (i % 2), column t + 4 (i / 2)                b: row t + 4 i, column g
 //   bf16  a: row g + 8 (i % 2), columns 2t, 2t + 1 + 8 (i / 2)      b: rows 2t, 2t + 1 + 8 i, column g
 //   d: row g + 8 (i / 2), column 2t + i % 2

@@ -119,7 +119,7 @@ __global__ void misaligned_kernel(const float* x, float* out) {
 
 __global__ void copy_kernel(const float* x, float* out) { out[threadIdx.x] = x[threadIdx.x]; }
 
-struct Holder {  // the stand-in checks pointers among the arguments, but not inside of them
+struct Holder {  // the emulator checks pointers among the arguments, not inside structs
   const float* x;
 };
 __global__ void use_after_free_kernel(Holder holder, float* out) {

@@ -1,6 +1,6 @@
 // The CUDA runtime over the memory of the host. A stream is a queue of closures that runs only when something waits for
-// it, in an order between streams that the seed draws: what was not waited for has not happened. A captured graph is
-// such a queue, kept.
+// it; the seed draws the order between streams. So what was not waited for has not happened. A captured graph is such a
+// queue, kept.
 #include "runtime.h"
 
 #include <chrono>
@@ -50,7 +50,7 @@ using simt::enqueue;
 using simt::fail;
 using simt::Work;
 
-constexpr int shared_limit = 99 * 1024;  // of compute capability 12.0, the least of those in use
+constexpr int shared_limit = 99 * 1024;  // of compute capability 12.0, the smallest of all supported ones
 constexpr size_t longest_queue = 1024;
 #if defined(__SANITIZE_ADDRESS__)
 constexpr size_t gap = 0;
@@ -69,14 +69,14 @@ auto& device_memory = *new std::map<const char*, Block>;  // by address
 auto& null_stream = *new CUstream_st;
 auto& streams = *new std::set<CUstream_st*>{&null_stream};
 size_t device_bytes = 0;
-bool device_at_work = false;                   // AddressSanitizer lets nobody else touch device memory
+bool device_at_work = false;                   // otherwise device memory is poisoned for AddressSanitizer
 std::map<const void*, size_t> dynamic_shared;  // by kernel: what cudaFuncSetAttribute allows
 CUmemPoolHandle_st default_pool;
 cudaError_t last_error = cudaSuccess;
 
 void check_thread() {
   static const std::thread::id first = std::this_thread::get_id();
-  if (std::this_thread::get_id() != first) fail("CUDA is called from a second thread; the stand-in has no locks");
+  if (std::this_thread::get_id() != first) fail("CUDA is called from a second thread; the emulator has no locks");
 }
 
 cudaError_t result(cudaError_t error) {
@@ -176,7 +176,7 @@ void set_usable(void* memory, bool usable) {
     simt::forbid(memory, block.bytes);
 }
 
-// Null if the memory is used up.
+// Null when out of memory.
 void* allocate(size_t bytes) {
   check_thread();
   if (bytes > total_memory() - std::min(device_bytes, total_memory())) return nullptr;
@@ -198,7 +198,7 @@ void release(void* memory) {
   std::free(memory);
 }
 
-// The last graph that holds the memory is gone: if it has not been freed, it is memory like any other now.
+// The last graph that holds the memory is gone: if it has not been freed, it is ordinary memory now.
 void release_by_graph(void* memory) {
   Block& block = device_memory.at(static_cast<char*>(memory));
   block.of_graph = false;
@@ -240,8 +240,7 @@ constexpr ErrorWords errors[] = {
 const ErrorWords& words_of(cudaError_t error) {
   for (const ErrorWords& known : errors)
     if (known.error == error) return known;
-  static constexpr ErrorWords unknown{cudaErrorUnknown, "cudaErrorUnknown",
-                                      "an error that the stand-in has no words for"};
+  static constexpr ErrorWords unknown{cudaErrorUnknown, "cudaErrorUnknown", "an error unknown to the emulator"};
   return unknown;
 }
 
@@ -324,7 +323,7 @@ cudaError_t cudaSetDevice(int device) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
   if (no_device() || device != 0) return result(no_device() ? cudaErrorNoDevice : cudaErrorInvalidDevice);
-  std::strcpy(properties->name, "CUDA stand-in on the CPU (tests/simt)");
+  std::strcpy(properties->name, "CUDA emulator on the CPU (tests/simt)");
   properties->major = 12;
   properties->multiProcessorCount = 4;
   properties->warpSize = warpSize;
@@ -354,7 +353,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       *value = 1;
       break;
     default:
-      fail("cudaDeviceGetAttribute: attribute %d has no value in the stand-in", static_cast<int>(attribute));
+      fail("cudaDeviceGetAttribute: attribute %d has no value in the emulator", static_cast<int>(attribute));
   }
   return cudaSuccess;
 }

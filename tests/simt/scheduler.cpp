@@ -1,11 +1,11 @@
-// One block at a time, every CUDA thread a fibre that runs until it must wait. Which fibre goes on next is drawn by the
-// seed, so that orders differ between runs and each run can be had again.
+// Runs one block at a time; every CUDA thread is a fibre that runs until it must wait. The seed draws which fibre
+// continues, so that orders differ between seeds and each can be repeated.
 //
-// ThreadSanitizer knows fibres: each is a thread to it, ordered with others only where this file says so. A barrier is
-// a release on arrival and an acquire on leaving, on two addresses in turn, for on a single one the arrivals at the
-// next barrier would seem to come before the leaving of this. So it reports what a missing barrier leaves unordered.
-// This file itself is compiled without -fsanitize=thread: all fibres share its state, and its types live in an unnamed
-// namespace, so that the linker does not put instrumented copies of the library's templates here.
+// To ThreadSanitizer each fibre is a thread, ordered with others only where this file says so. A barrier is a release
+// on arrival and an acquire on leaving, on two alternating addresses: with a single one, arrivals at the next barrier
+// would seem to precede the leaving of this one. So accesses that a missing barrier leaves unordered are reported as a
+// race. This file itself is compiled without -fsanitize=thread: all fibres share its state, and its types live in an
+// unnamed namespace, so that the linker does not put instrumented copies of the library's templates here.
 #include "scheduler.h"
 
 #include <dlfcn.h>
@@ -109,7 +109,7 @@ struct Fibre {
   std::deque<Copies> committed;  // oldest first
 };
 
-struct Meeting {  // lanes of one mask at one collective operation
+struct Meeting {  // the lanes of one mask at one collective operation
   uint32_t mask = 0, arrived = 0;
   WarpOp op{};
   Where where{"", 0};
@@ -152,7 +152,7 @@ std::vector<Array> arrays;
 #if defined(SIMT_TSAN)
 void acquire(void* address) { __tsan_acquire(address); }
 void release(void* address) { __tsan_release(address); }
-struct Unseen {  // calls of memcpy and operator new are seen even from here, and the scheduler's are no races
+struct Unseen {  // ThreadSanitizer intercepts memcpy and operator new even here; the scheduler's are no races
   Unseen() {
     AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
     AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
@@ -293,7 +293,7 @@ void add_fibre() {
   char* base = static_cast<char*>(memory);
   fibre->stack = base + page;
   fibre->stack_size = stack_bytes;
-  // The tops of the stacks are not all to fall into the same set of the cache.
+  // Staggers the tops of the stacks, which would otherwise share one set of the cache.
   void** top = reinterpret_cast<void**>(base + size - fibres.size() * 320 % page);
   *--top = nullptr;  // the return address of fibre_main, which aligns its frame
   *--top = reinterpret_cast<void*>(&fibre_main);

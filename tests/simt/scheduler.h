@@ -1,5 +1,5 @@
-// Between the files of the stand-in: running a grid, the order that the seed draws, failing, and memory that nobody may
-// touch for now.
+// Shared by the emulator's files: running a grid, the seeded order of threads, failing, and memory that is poisoned for
+// AddressSanitizer.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -23,7 +23,7 @@ uint64_t next_random();
 // Prints the sentence, the kernel, block and thread if one is running, and the stack if a sanitizer knows it; aborts.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// Memory nobody wrote yet: signalling NaNs of float and bfloat16, NaNs of half. (A double is 6e306.)
+// Fills uninitialised memory: signalling NaNs of float and bfloat16, NaNs of half. (A double is 6e306.)
 void make_undefined(void* memory, size_t bytes);
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -1,6 +1,5 @@
-// The stand-in reports what it is there to report: kernels with planted bugs, each in a child process, whose report
-// must name the bug, and the line of plants.cu that says "bug: <name>". A bug that only one build can see is skipped in
-// others.
+// Mutation tests of the emulator: kernels with planted bugs, each in a child process, whose report must name the bug
+// and the line of plants.cu that says "bug: <name>". A bug that only one build can detect is skipped in the others.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 
@@ -80,32 +79,32 @@ bool skipped_but_for_address() { return skipped(address_build, "address,undefine
 
 // --- order between threads ---
 
-TEST_CASE("detector: shared memory is read without the barrier after its writing") {
+TEST_CASE("detector: shared memory read without a barrier after the write") {
   if (skipped_but_for_thread()) return;
   check_reported_with_line("missing_syncthreads", "data race");
 }
 
-TEST_CASE("detector: lanes of a warp are taken to run in step") {
+TEST_CASE("detector: lanes of a warp assumed to run in lockstep") {
   if (skipped_but_for_thread()) return;
   check_reported_with_line("missing_syncwarp", "data race");
 }
 
-TEST_CASE("detector: shared memory is written again before all have read it") {
+TEST_CASE("detector: shared memory overwritten before all threads have read it") {
   if (skipped_but_for_thread()) return;
   check_reported_with_line("scratch_reused", "data race");
 }
 
-TEST_CASE("detector: two threads update the same element") {
+TEST_CASE("detector: race between two threads") {
   if (skipped_but_for_thread()) return;
   check_reported_with_line("race_between_threads", "data race");
 }
 
-TEST_CASE("detector: two blocks update the same element") {
+TEST_CASE("detector: race between two blocks") {
   if (skipped_but_for_thread()) return;
   check_reported_with_line("race_between_blocks", "data race");
 }
 
-TEST_CASE("detector: an asynchronous copy is read by others without a barrier") {
+TEST_CASE("detector: an asynchronous copy read by other threads without a barrier") {
   if (skipped_but_for_thread()) return;
   check_reported_with_line("copy_without_barrier", "data race");
 }
@@ -124,17 +123,17 @@ TEST_CASE("detector: a shuffle after some lanes have returned") {
 
 // --- memory ---
 
-TEST_CASE("detector: past the end of one array of shared memory") {
+TEST_CASE("detector: access past the end of one shared array") {
   if (skipped_but_for_address()) return;
   check_reported_with_line("shared_past_array", "byte 128 of array 0 of shared memory, which has 128 bytes");
 }
 
-TEST_CASE("detector: past the end of all shared memory") {
+TEST_CASE("detector: access past the end of all shared memory") {
   if (skipped_but_for_address()) return;
   check_reported_with_line("shared_past_all", "byte 128 of array 0 of shared memory, which has 128 bytes");
 }
 
-TEST_CASE("detector: a launch gives less shared memory than the kernel takes") {
+TEST_CASE("detector: a launch with less shared memory than the kernel takes") {
   const char* words = "the kernel takes 128 bytes of shared memory, its launch gave 64";
   if (knows_lines)
     check_reported_with_line("too_little_shared", words);
@@ -142,7 +141,7 @@ TEST_CASE("detector: a launch gives less shared memory than the kernel takes") {
     check_reported("too_little_shared", words);
 }
 
-TEST_CASE("detector: shared memory that nobody wrote is NaN, and arithmetic on it can be trapped") {
+TEST_CASE("detector: uninitialised shared memory is NaN, and arithmetic on it can be trapped") {
   check_result("uninitialised_shared", "nan");
   const char* words = "arithmetic on memory that nobody wrote";
   if (knows_lines)
@@ -151,40 +150,40 @@ TEST_CASE("detector: shared memory that nobody wrote is NaN, and arithmetic on i
     check_reported("uninitialised_shared", words, "SIMT_TRAP=1");
 }
 
-TEST_CASE("detector: past the end of global memory") {
+TEST_CASE("detector: access past the end of global memory") {
   if (skipped_but_for_address()) return;
   check_reported_with_line("global_past_end", "heap-buffer-overflow");
 }
 
-TEST_CASE("detector: a float4 that is not aligned") {
+TEST_CASE("detector: a misaligned float4") {
   if (skipped_but_for_address()) return;
   check_reported_with_line("misaligned", "misaligned address");
 }
 
-TEST_CASE("detector: device memory used after it was freed") {
+TEST_CASE("detector: device memory used after free") {
   check_reported("argument_freed", "is no device memory");
   if (skipped_but_for_address()) return;
   check_reported_with_line("use_after_free", "heap-use-after-free");
   check_reported_with_line("freed_in_graph", "freed on its stream");
 }
 
-TEST_CASE("detector: a host pointer for a kernel") { check_reported("argument_of_host", "is no device memory"); }
+TEST_CASE("detector: a host pointer passed to a kernel") { check_reported("argument_of_host", "is no device memory"); }
 
-TEST_CASE("detector: the host touches device memory") {
+TEST_CASE("detector: device memory accessed by the host") {
   if (skipped_but_for_address()) return;
   check_reported_with_line("host_reads_device", "touched by the host");
 }
 
 // --- asynchronous copies ---
 
-TEST_CASE("detector: an asynchronous copy is read before the wait") {
+TEST_CASE("detector: an asynchronous copy read before the wait") {
   if (address_build)
     check_reported_with_line("copy_without_wait", "has not waited for its asynchronous copy");
   else
     check_result("copy_without_wait", "nan");
 }
 
-TEST_CASE("detector: an asynchronous copy that is never waited for") {
+TEST_CASE("detector: an asynchronous copy never waited for") {
   check_reported("copy_never_waited", "returns with asynchronous copies that it never waited for");
 }
 
@@ -204,7 +203,11 @@ TEST_CASE("detector: errors of the runtime") {
 
 // --- nothing to report ---
 
-TEST_CASE("detector: barriers, shuffles and sums that are right") { check_result("control_sums", "right"); }
-TEST_CASE("detector: asynchronous copies and tensor cores") { check_result("control_mma", "right"); }
-TEST_CASE("detector: a graph with memory of its own") { check_result("control_graph", "right"); }
-TEST_CASE("detector: matrix products") { check_result("control_cublas", "right"); }
+TEST_CASE("detector: correct barriers, shuffles and sums are not reported") { check_result("control_sums", "right"); }
+TEST_CASE("detector: correct asynchronous copies and tensor-core products are not reported") {
+  check_result("control_mma", "right");
+}
+TEST_CASE("detector: a correct graph with memory of its own is not reported") {
+  check_result("control_graph", "right");
+}
+TEST_CASE("detector: correct matrix products are not reported") { check_result("control_cublas", "right"); }

@@ -1,4 +1,5 @@
-// What CUDA adds to C++ inside a kernel, for a host compiler: every CUDA thread is a fibre of one thread of the system.
+// What CUDA adds to C++ inside a kernel, for a host compiler: every CUDA thread is a fibre, and one OS thread runs them
+// all.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -33,12 +34,12 @@ struct Where {  // of the caller, as a default argument; std::source_location is
   static constexpr Where current(const char* f = __builtin_FILE(), unsigned l = __builtin_LINE()) { return {f, l}; }
 };
 
-// --- meetings of threads (scheduler.cpp) ---
+// --- barriers and collective operations (scheduler.cpp) ---
 
 enum class Vote { none, count, all, any };
 int block_barrier(int predicate, Vote vote, Where where);
 
-// Lanes bring `in` and `out`; the last one to come computes all outputs.
+// Each lane passes `in` and `out`; the last lane to arrive computes all outputs.
 struct Warp {
   const void* in[32];
   void* out[32];
@@ -47,7 +48,7 @@ enum class WarpOp { sync, shuffle, ballot, mma };
 using WarpFunction = void (*)(const Warp& warp, uint32_t mask);
 void warp_meeting(WarpOp op, uint32_t mask, const void* in, void* out, WarpFunction function, Where where);
 
-struct Lookup {  // what a lane brings to a shuffle
+struct Lookup {  // a lane's argument of a shuffle
   uint64_t value;
   int source;  // the lane it reads from
 };
@@ -86,8 +87,7 @@ struct Call {  // a kernel with its arguments
   std::vector<const void*> pointers;  // among the arguments
 };
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel, Call call);
-// What the project calls the kernels that were launched so far, and "matmul" for cuBLAS: a test compares this with the
-// contract.
+// The names passed to launch() so far, and "matmul" for cuBLAS: a test compares them with the device contract.
 std::set<std::string>& launched();
 
 // NVIDIA's template erases the types of the arguments; this one keeps them.
