@@ -1,5 +1,6 @@
 #include "engine/tape.h"
 
+#include <algorithm>
 #include <cmath>
 #include <unordered_set>
 #include <utility>
@@ -33,21 +34,28 @@ FiniteGuard::~FiniteGuard() { guarded = outer_; }
 Tape::Tape() : outer_(std::exchange(current, this)) {}
 Tape::~Tape() { current = outer_; }
 
-Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, Backward backward) {
-  if (!current) return output;
-  bool wanted = false;
-  Tape::Node node{op, {}, output.id(), std::move(backward)};
-  for (const Tensor& input : inputs) {
-    node.inputs.push_back({input.id(), input.wants_grad(), input.shape()});
-    wanted = wanted || input.wants_grad();
-  }
-  if (!wanted) return output;
+std::vector<Tensor> record(const char* op, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs,
+                           MultiBackward backward) {
+  if (!current || std::none_of(inputs.begin(), inputs.end(), [](const Tensor& x) { return x.wants_grad(); }))
+    return outputs;
+  Tape::Node node{op, {}, {}, std::move(backward)};
+  for (const Tensor& x : inputs) node.inputs.push_back({x.id(), x.wants_grad(), x.shape()});
+  for (Tensor& y : outputs) node.outputs.push_back(y.set_wants_grad().id());
   if (guarded) {
     for (size_t i = 0; i < inputs.size(); ++i) check_finite(inputs[i], "input ", i, " of ", op);
-    check_finite(output, "the result of ", op);
+    if (outputs.size() == 1)
+      check_finite(outputs[0], "the result of ", op);
+    else
+      for (size_t i = 0; i < outputs.size(); ++i) check_finite(outputs[i], "result ", i, " of ", op);
   }
   current->nodes_.push_back(std::move(node));
-  return output.set_wants_grad();
+  return outputs;
+}
+
+Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, Backward backward) {
+  if (!current) return output;
+  return record(op, inputs, std::vector{std::move(output)},
+                [backward = std::move(backward)](const std::vector<Tensor>& dy) { return backward(dy[0]); })[0];
 }
 
 Tensor recompute(const std::function<Tensor()>& f) {
@@ -62,15 +70,15 @@ Tensor recompute(const std::function<Tensor()>& f) {
     for (const Tape::Node& node : once.nodes_) {
       for (const Tape::Node::Input& input : node.inputs)
         if (input.wants_grad && !made.contains(input.id) && seen.insert(input.id).second) inputs.push_back(input);
-      made.insert(node.output);
+      made.insert(node.outputs.begin(), node.outputs.end());
     }
   }
   if (!made.contains(y.id())) return y;
   y = y.viewed_as(y.shape());  // the ops on `once` are gone: to the outer tape this is another tensor
-  current->nodes_.push_back({"recompute", inputs, y.id(), [f, inputs](const Tensor& dy) {
+  current->nodes_.push_back({"recompute", inputs, {y.id()}, [f, inputs](const std::vector<Tensor>& dy) {
                                Tape again;
                                Gradients gradients;
-                               gradients.by_id_[f().id()] = dy;
+                               gradients.by_id_[f().id()] = dy[0];
                                gradients = again.walk(std::move(gradients));
                                std::vector<Tensor> dx;
                                for (const auto& input : inputs) dx.push_back(std::move(gradients.by_id_[input.id]));
@@ -96,11 +104,13 @@ Gradients Tape::walk(Gradients sum) {
   while (!nodes_.empty()) {
     const Node node = std::move(nodes_.back());
     nodes_.pop_back();
-    // All uses of this output lie further back on the tape and are done: its gradient is complete.
-    const auto found = by_id.find(node.output);
-    if (found == by_id.end()) continue;
-    const Tensor dy = std::move(found->second);
-    by_id.erase(found);
+    // Whatever used these outputs was recorded later and has been visited: their gradients are complete.
+    std::vector<Tensor> dy;
+    for (const uint64_t output : node.outputs) {
+      const auto found = by_id.extract(output);
+      dy.push_back(found ? std::move(found.mapped()) : Tensor());
+    }
+    if (std::none_of(dy.begin(), dy.end(), [](const Tensor& g) { return bool(g); })) continue;
 
     std::vector<Tensor> dx = node.backward(dy);
     check(dx.size() == node.inputs.size(), node.op, ": its gradient rule returns ", dx.size(), " tensors for ",

@@ -19,9 +19,16 @@ namespace runnel {
 // is what the backward pass keeps in memory.
 using Backward = std::function<std::vector<Tensor>(const Tensor& dy)>;
 
-// How every op ends. Notes the rule on this thread's tape if there is one and some input wants a gradient; the result
-// then wants one too.
+// The rule of an op with several outputs: one dL/doutput for each, empty where the loss does not depend on that output.
+// At least one is not empty.
+using MultiBackward = std::function<std::vector<Tensor>(const std::vector<Tensor>& dy)>;
+
+// How every op ends: returns its output. If this thread has a tape and some input wants a gradient, the rule is put on
+// the tape and the output wants a gradient too.
 Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, Backward backward);
+// The same for an op with several outputs.
+std::vector<Tensor> record(const char* op, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs,
+                           MultiBackward backward);
 
 // f(), of which nothing is kept but what f itself holds: backward calls f again and differentiates that. So f must
 // return the same numbers every time. Gradients are the same to the bit, unless f shares a tensor with ops outside:
@@ -65,7 +72,7 @@ class Tape {
   Gradients backward(const Tensor& loss, Gradients sum = {});
 
  private:
-  friend Tensor record(const char*, const std::vector<Tensor>&, Tensor, Backward);
+  friend std::vector<Tensor> record(const char*, const std::vector<Tensor>&, std::vector<Tensor>, MultiBackward);
   friend Tensor recompute(const std::function<Tensor()>&);
   struct Node {
     const char* op;
@@ -75,8 +82,8 @@ class Tape {
       Shape shape;
     };
     std::vector<Input> inputs;
-    uint64_t output;
-    Backward backward;
+    std::vector<uint64_t> outputs;
+    MultiBackward backward;
   };
   // Carries the gradients of outputs in `sum` back to the leaves.
   Gradients walk(Gradients sum);
