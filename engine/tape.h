@@ -30,25 +30,6 @@ Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, 
 std::vector<Tensor> record(const char* op, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs,
                            MultiBackward backward);
 
-// f(), of which nothing is kept but what f itself holds: backward calls f again and differentiates that. So f must
-// return the same numbers every time. Gradients are the same to the bit, unless f shares a tensor with ops outside:
-// then sums are in another order.
-Tensor recompute(const std::function<Tensor()>& f);
-
-// While one lives, every op that this thread records checks its inputs and its result, and every rule the gradients:
-// the first number that is not finite throws an Error that says whose it is, the tensor's shape and where in it. For
-// finding out where such a number comes from: each check waits for the device.
-class FiniteGuard {
- public:
-  FiniteGuard();
-  ~FiniteGuard();
-  FiniteGuard(const FiniteGuard&) = delete;
-  FiniteGuard& operator=(const FiniteGuard&) = delete;
-
- private:
-  bool outer_;
-};
-
 class Gradients {
  public:
   const Tensor& of(const Tensor& leaf) const;  // throws if the loss does not depend on the leaf
@@ -72,6 +53,7 @@ class Tape {
   Gradients backward(const Tensor& loss, Gradients sum = {});
 
  private:
+  friend Tensor record(const char*, const std::vector<Tensor>&, Tensor, Backward);
   friend std::vector<Tensor> record(const char*, const std::vector<Tensor>&, std::vector<Tensor>, MultiBackward);
   friend Tensor recompute(const std::function<Tensor()>&);
   struct Node {
@@ -89,7 +71,8 @@ class Tape {
   Gradients walk(Gradients sum);
 
   std::vector<Node> nodes_;
-  Tape* outer_;
+  Tape* outer_;  // records again when this one is gone
+  static thread_local Tape* current_;
 };
 
 }  // namespace runnel

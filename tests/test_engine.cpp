@@ -5,6 +5,9 @@
 #include <sstream>
 #include <thread>
 
+#include "engine/finite_guard.h"
+#include "engine/numerics.h"
+#include "engine/recompute.h"
 #include "tests/check.h"
 
 using namespace runnel;
@@ -403,7 +406,7 @@ TEST_CASE("guard: the first number that is not finite is named, forward and back
   CHECK_NOTHROW(run([&] { return add(good, bad); }));
 }
 
-TEST_CASE("flush_denormals: tiny numbers count as 0 in a thread and those that it starts, and nowhere else") {
+TEST_CASE("flush_subnormals: tiny numbers count as 0 in a thread and those that it starts, and nowhere else") {
   const auto product_of_tiny = [] {
     volatile float tiny = 1e-20f;
     return tiny * tiny;
@@ -411,7 +414,7 @@ TEST_CASE("flush_denormals: tiny numbers count as 0 in a thread and those that i
   CHECK(product_of_tiny() > 0);
   std::vector<float> products(4, 1);
   std::thread([&] {
-    flush_denormals();
+    flush_subnormals();
 #pragma omp parallel for num_threads(2)
     for (int i = 0; i < 4; ++i) products[static_cast<size_t>(i)] = product_of_tiny();
   }).join();
