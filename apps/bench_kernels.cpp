@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "apps/bench.h"
+#include "ops/kernels.h"
 #include "ops/ops.h"
 #if RUNNEL_WITH_BENCHMARK
 #include <benchmark/benchmark.h>

@@ -8,6 +8,8 @@
 #include <set>
 #include <type_traits>
 
+#include "engine/numerics.h"
+
 namespace runnel {
 
 Allowed in_range(double low, double high) {
@@ -60,10 +62,10 @@ void Word::apply_flags() const {
 
 void Machine::prepare() {
   const std::string problem = device == "cpu" ? "" : why_unavailable(Device::cuda);
-  if (device == "auto") device = problem.empty() && !cuda_is_stand_in() ? "cuda" : "cpu";
+  if (device == "auto") device = problem.empty() && !cuda_is_emulated() ? "cuda" : "cpu";
   check(device == "cpu" || problem.empty(), "--device cuda: ", problem);
   const bool cuda = device == "cuda";
-  if (cuda && cuda_is_stand_in())
+  if (cuda && cuda_is_emulated())
     fmt::print(stderr, "there is no GPU in this build: the CUDA kernels run on the CPU, many times slower\n");
   if (precision == "auto") precision = cuda ? "tf32" : has_bf16() ? "bf16" : "f32";
   check<UsageError>(cuda || precision != "tf32", "--precision tf32 is for --device cuda; give f32 or bf16");
@@ -71,7 +73,7 @@ void Machine::prepare() {
                 : precision == "tf32" ? Precision::tf32
                                       : Precision::f32,
                 where());
-  flush_denormals();  // before there are threads
+  flush_subnormals();  // before there are threads
   if (threads == 0) threads = omp_get_max_threads();
   // Under OMP_THREAD_LIMIT a team is smaller than was asked for, and oneDNN leaves undone what the missing threads had.
   threads = std::min<int64_t>(threads, omp_get_thread_limit());

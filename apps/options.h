@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "engine/device.h"
 #include "engine/random.h"
 #include "models/transformer.h"
 

@@ -18,6 +18,7 @@
 
 #include "apps/pictures.h"
 #include "engine/check.h"
+#include "engine/finite_guard.h"
 #include "engine/tape.h"
 #include "models/optimizer.h"
 #include "models/safetensors.h"

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "cuda/launch.h"
+#include "engine/numerics.h"
 
 namespace runnel::cuda {
 namespace {

@@ -1,13 +1,13 @@
-// Memory, copies and the stream of the one GPU in use, for engine/device.cpp; and `add`, the engine's own kernel.
+// The engine's back end on CUDA (engine/cuda_backend.h): memory, copies, graphs and the stream of the one GPU in use.
 //
-// Everything is put on one stream, so it happens in the order in which it was asked for, and nothing needs to wait:
-// memory that is released goes back to the pool (cudaMallocAsync's) when the kernels before it are done with it, and
-// whoever gets it next comes later on the same stream.
+// All work is put on one stream, so it is done in the order of its launches and nothing needs to wait: memory that is
+// released goes back to the pool (cudaMallocAsync's) when the kernels before it are done with it, and its next owner's
+// kernels come later on the same stream.
 #include <functional>
 #include <string>
 
 #include "cuda/launch.h"
-#include "ops/kernels.h"
+#include "engine/cuda_backend.h"
 
 namespace runnel::cuda {
 namespace {
@@ -44,11 +44,6 @@ const Gpu& gpu() {
   static const Gpu the_gpu;
   check(the_gpu.problem.empty(), the_gpu.problem);
   return the_gpu;
-}
-
-// Launch: a thread per element. Owns: y[i].
-__global__ void add_kernel(float* y, const float* a, const float* b, int64_t n) {
-  for (int64_t i = first_element(); i < n; i += element_step()) y[i] = a[i] + b[i];
 }
 
 }  // namespace
@@ -125,7 +120,5 @@ void launch_graph(void* graph) {
 }
 
 void destroy_graph(void* graph) { static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph))); }
-
-void add(float* y, const float* a, const float* b, int64_t n) { launch("add", add_kernel, over(n), y, a, b, n); }
 
 }  // namespace runnel::cuda

@@ -11,6 +11,11 @@ namespace runnel::cuda {
 namespace {
 
 // Launch: over_fours(n), this and all that call map. Owns: y[i]. Shared: none.
+__global__ void add_kernel(float* y, const float* a, const float* b, int64_t n) {
+  map(
+      y, n, [](float ai, float bi) { return ai + bi; }, Elements{a}, Elements{b});
+}
+
 __global__ void scale_kernel(float* y, const float* x, float s, int64_t n) {
   map(
       y, n, [s](float xi) { return s * xi; }, Elements{x});
@@ -105,6 +110,8 @@ __global__ void sum_kernel(Out* sums, const In* x, int64_t n) {
 constexpr int64_t most_parts = 512, least_per_part = 4096;
 
 }  // namespace
+
+void add(float* y, const float* a, const float* b, int64_t n) { launch("add", add_kernel, over_fours(n), y, a, b, n); }
 
 void scale(float* y, const float* x, float s, int64_t n) { launch("scale", scale_kernel, over_fours(n), y, x, s, n); }
 

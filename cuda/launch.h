@@ -11,7 +11,6 @@
 #include <cstdint>
 
 #include "engine/check.h"
-#include "engine/device.h"
 #include "engine/random.h"
 
 namespace runnel::cuda {

@@ -34,6 +34,7 @@
 
 #include "cuda/temporary.h"
 #include "cuda/tiles.h"
+#include "engine/numerics.h"
 #include "ops/kernels.h"
 
 namespace runnel::cuda {

@@ -15,6 +15,7 @@
 
 #include "cuda/softmax.h"
 #include "cuda/temporary.h"
+#include "engine/numerics.h"
 #include "ops/kernels.h"
 
 namespace runnel::cuda {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/device.h"
+#include "engine/memory.h"
 
 namespace runnel::cuda {
 

@@ -1,82 +1,35 @@
 #include "engine/tape.h"
 
-#include <cmath>
-#include <unordered_set>
+#include <algorithm>
 #include <utility>
 
 #include "engine/check.h"
+#include "engine/dispatch.h"
+#include "engine/finite_guard.h"
 
 namespace runnel {
-namespace {
 
-thread_local Tape* current = nullptr;
-thread_local bool guarded = false;
+thread_local Tape* Tape::current_ = nullptr;
 
-template <class... What>
-void check_finite(const Tensor& x, const What&... what) {
-  if (!x) return;
-  const std::vector<float> values = x.to_vector();
-  for (size_t i = 0; i < values.size(); ++i)
-    if (!std::isfinite(values[i]))
-      fail(what..., " ", x.shape(), " has ",
-           std::isnan(values[i]) ? "nan"
-           : values[i] > 0       ? "inf"
-                                 : "-inf",
-           " at element ", i);
+Tape::Tape() : outer_(std::exchange(current_, this)) {}
+Tape::~Tape() { current_ = outer_; }
+
+std::vector<Tensor> record(const char* op, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs,
+                           MultiBackward backward) {
+  const auto wants_grad = [](const Tensor& x) { return x.wants_grad(); };
+  if (!Tape::current_ || std::none_of(inputs.begin(), inputs.end(), wants_grad)) return outputs;
+  FiniteGuard::check_op(op, inputs, outputs);
+  Tape::Node node{op, {}, {}, std::move(backward)};
+  for (const Tensor& x : inputs) node.inputs.push_back({x.id(), x.wants_grad(), x.shape()});
+  for (Tensor& y : outputs) node.outputs.push_back(y.set_wants_grad().id());
+  Tape::current_->nodes_.push_back(std::move(node));
+  return outputs;
 }
-
-}  // namespace
-
-FiniteGuard::FiniteGuard() : outer_(std::exchange(guarded, true)) {}
-FiniteGuard::~FiniteGuard() { guarded = outer_; }
-
-Tape::Tape() : outer_(std::exchange(current, this)) {}
-Tape::~Tape() { current = outer_; }
 
 Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, Backward backward) {
-  if (!current) return output;
-  bool wanted = false;
-  Tape::Node node{op, {}, output.id(), std::move(backward)};
-  for (const Tensor& input : inputs) {
-    node.inputs.push_back({input.id(), input.wants_grad(), input.shape()});
-    wanted = wanted || input.wants_grad();
-  }
-  if (!wanted) return output;
-  if (guarded) {
-    for (size_t i = 0; i < inputs.size(); ++i) check_finite(inputs[i], "input ", i, " of ", op);
-    check_finite(output, "the result of ", op);
-  }
-  current->nodes_.push_back(std::move(node));
-  return output.set_wants_grad();
-}
-
-Tensor recompute(const std::function<Tensor()>& f) {
-  if (!current) return f();
-  // f's inputs are what its ops use and do not make.
-  std::unordered_set<uint64_t> made, seen;
-  std::vector<Tape::Node::Input> inputs;
-  Tensor y;
-  {
-    Tape once;
-    y = f();
-    for (const Tape::Node& node : once.nodes_) {
-      for (const Tape::Node::Input& input : node.inputs)
-        if (input.wants_grad && !made.contains(input.id) && seen.insert(input.id).second) inputs.push_back(input);
-      made.insert(node.output);
-    }
-  }
-  if (!made.contains(y.id())) return y;
-  y = y.viewed_as(y.shape());  // the ops on `once` are gone: to the outer tape this is another tensor
-  current->nodes_.push_back({"recompute", inputs, y.id(), [f, inputs](const Tensor& dy) {
-                               Tape again;
-                               Gradients gradients;
-                               gradients.by_id_[f().id()] = dy;
-                               gradients = again.walk(std::move(gradients));
-                               std::vector<Tensor> dx;
-                               for (const auto& input : inputs) dx.push_back(std::move(gradients.by_id_[input.id]));
-                               return dx;
-                             }});
-  return y.set_wants_grad();
+  if (!Tape::current_) return output;
+  return record(op, inputs, std::vector{std::move(output)},
+                [backward = std::move(backward)](const std::vector<Tensor>& dy) { return backward(dy[0]); })[0];
 }
 
 Gradients Tape::backward(const Tensor& loss, Gradients sum) {
@@ -86,40 +39,52 @@ Gradients Tape::backward(const Tensor& loss, Gradients sum) {
   return walk(std::move(sum));
 }
 
+namespace {
+
+// Out of place: a rule may have handed the same tensor to two inputs.
+void add_to(Tensor& sum, Tensor dx) {
+  if (!sum) {
+    sum = std::move(dx);
+    return;
+  }
+  Tensor total(sum.shape(), sum.device());
+  DISPATCH(sum.device(), add(total.data(), sum.data(), dx.data(), sum.size()));
+  sum = std::move(total);
+}
+
+}  // namespace
+
 Gradients Tape::walk(Gradients sum) {
   // Rules call ops; those are not to be recorded. Recording goes on afterwards, also when a rule throws.
   const struct Pause {
-    Tape* recording = std::exchange(current, nullptr);
-    ~Pause() { current = recording; }
+    Tape* recording = std::exchange(current_, nullptr);
+    ~Pause() { current_ = recording; }
   } pause;
-  auto& by_id = sum.by_id_;
   while (!nodes_.empty()) {
     const Node node = std::move(nodes_.back());
     nodes_.pop_back();
-    // All uses of this output lie further back on the tape and are done: its gradient is complete.
-    const auto found = by_id.find(node.output);
-    if (found == by_id.end()) continue;
-    const Tensor dy = std::move(found->second);
-    by_id.erase(found);
+
+    // Whatever uses these outputs was recorded later and has been visited: their gradients are complete.
+    std::vector<Tensor> dy;
+    bool reached = false;
+    for (const uint64_t output : node.outputs) {
+      const auto gradient = sum.by_id_.extract(output);
+      dy.push_back(gradient ? std::move(gradient.mapped()) : Tensor());
+      reached = reached || dy.back();
+    }
+    if (!reached) continue;
 
     std::vector<Tensor> dx = node.backward(dy);
     check(dx.size() == node.inputs.size(), node.op, ": its gradient rule returns ", dx.size(), " tensors for ",
           node.inputs.size(), " inputs");
     for (size_t i = 0; i < dx.size(); ++i) {
-      const auto& input = node.inputs[i];
+      const Node::Input& input = node.inputs[i];
       if (!input.wants_grad || !dx[i]) continue;
       check(dx[i].shape() == input.shape, node.op, ": the gradient ", dx[i].shape(), " of input ", i,
             " does not have its shape ", input.shape);
-      Tensor& so_far = by_id[input.id];
-      if (!so_far) {
-        so_far = std::move(dx[i]);
-      } else {
-        // Out of place: a rule may have handed the same tensor to two inputs.
-        Tensor total(so_far.shape(), so_far.device());
-        DISPATCH(so_far.device(), add(total.data(), so_far.data(), dx[i].data(), so_far.size()));
-        so_far = std::move(total);
-      }
-      if (guarded) check_finite(so_far, "the gradient of input ", i, " of ", node.op);
+      Tensor& so_far = sum.by_id_[input.id];
+      add_to(so_far, std::move(dx[i]));
+      FiniteGuard::check_gradient(node.op, i, so_far);
     }
   }
   return sum;

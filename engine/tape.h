@@ -19,28 +19,16 @@ namespace runnel {
 // is what the backward pass keeps in memory.
 using Backward = std::function<std::vector<Tensor>(const Tensor& dy)>;
 
-// How every op ends. Notes the rule on this thread's tape if there is one and some input wants a gradient; the result
-// then wants one too.
+// The rule of an op with several outputs: one dL/doutput for each, empty where the loss does not depend on that output.
+// At least one is not empty.
+using MultiBackward = std::function<std::vector<Tensor>(const std::vector<Tensor>& dy)>;
+
+// How every op ends: returns its output. If this thread has a tape and some input wants a gradient, the rule is put on
+// the tape and the output wants a gradient too.
 Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, Backward backward);
-
-// f(), of which nothing is kept but what f itself holds: backward calls f again and differentiates that. So f must
-// return the same numbers every time. Gradients are the same to the bit, unless f shares a tensor with ops outside:
-// then sums are in another order.
-Tensor recompute(const std::function<Tensor()>& f);
-
-// While one lives, every op that this thread records checks its inputs and its result, and every rule the gradients:
-// the first number that is not finite throws an Error that says whose it is, the tensor's shape and where in it. For
-// finding out where such a number comes from: each check waits for the device.
-class FiniteGuard {
- public:
-  FiniteGuard();
-  ~FiniteGuard();
-  FiniteGuard(const FiniteGuard&) = delete;
-  FiniteGuard& operator=(const FiniteGuard&) = delete;
-
- private:
-  bool outer_;
-};
+// The same for an op with several outputs.
+std::vector<Tensor> record(const char* op, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs,
+                           MultiBackward backward);
 
 class Gradients {
  public:
@@ -66,6 +54,7 @@ class Tape {
 
  private:
   friend Tensor record(const char*, const std::vector<Tensor>&, Tensor, Backward);
+  friend std::vector<Tensor> record(const char*, const std::vector<Tensor>&, std::vector<Tensor>, MultiBackward);
   friend Tensor recompute(const std::function<Tensor()>&);
   struct Node {
     const char* op;
@@ -75,14 +64,15 @@ class Tape {
       Shape shape;
     };
     std::vector<Input> inputs;
-    uint64_t output;
-    Backward backward;
+    std::vector<uint64_t> outputs;
+    MultiBackward backward;
   };
   // Carries the gradients of outputs in `sum` back to the leaves.
   Gradients walk(Gradients sum);
 
   std::vector<Node> nodes_;
-  Tape* outer_;
+  Tape* outer_;  // records again when this one is gone
+  static thread_local Tape* current_;
 };
 
 }  // namespace runnel

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "engine/check.h"
+#include "engine/random.h"
 
 namespace runnel {
 

@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "engine/check.h"
-#include "engine/device.h"
-#include "engine/random.h"
+#include "engine/memory.h"
 
 namespace runnel {
+
+struct Key;  // of random numbers: engine/random.h
 
 class Shape {
  public:
@@ -66,7 +67,7 @@ class Array {
   T* data() { return storage_ ? static_cast<T*>(storage_->data()) : nullptr; }
   const T* data() const { return storage_ ? static_cast<const T*>(storage_->data()) : nullptr; }
   std::vector<T> to_vector() const;    // copied to the host
-  Array to(Device device) const;       // there, copied if it is not there already
+  Array to(Device device) const;       // this array on `device`; copied only if it lies elsewhere
   Array viewed_as(Shape shape) const;  // the same storage under another shape
 
  protected:
@@ -88,7 +89,7 @@ class Tensor : public Array<float> {
       : Array(shape, values, device), id_(next_id()) {}
   static Tensor full(Shape shape, float value, Device device = Device::cpu);
 
-  Tensor to(Device device) const;  // there; a copy has a new identity
+  Tensor to(Device device) const;  // as Array's; a copy has a new identity
 
   // The same storage under another shape and a new identity. Cuts the gradient: ops use it, users call reshape.
   Tensor viewed_as(Shape shape) const;

@@ -11,6 +11,8 @@
 #include <type_traits>
 
 #include "engine/check.h"
+#include "engine/random.h"
+#include "engine/replay.h"
 
 namespace runnel {
 namespace {
@@ -69,10 +71,10 @@ void complete(std::vector<uint8_t>& sequences, int64_t known, const State& state
 
     const auto draw_one = [&] {
       const Indices next = byte_sample(own.step(tokens), own_keys, temperature, own.position());
-      copy(tokens.data(), device, next.data(), device, static_cast<size_t>(rows) * sizeof(int32_t));
-      DISPATCH(device, put_row(bytes.data(), next.data(), own.position().data(), rows));
+      assign(tokens, next);
+      put_row(bytes, next, own.position());
     };
-    Repeated one_byte(device, draw_one);
+    Replay one_byte(device, draw_one);
     for (int64_t t = known; t < n; ++t) {
       if constexpr (std::is_same_v<State, RecurrentTransformer>)
         one_byte.run();

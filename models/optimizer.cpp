@@ -11,7 +11,7 @@
 #include <cmath>
 
 #include "engine/check.h"
-#include "ops/kernels.h"
+#include "ops/ops.h"
 
 namespace runnel {
 
@@ -24,23 +24,17 @@ RAdam::RAdam(std::vector<NamedTensor> parameters, RAdamOptions options)
 }
 
 Tensor squared_norms(const std::vector<NamedTensor>& parameters, const Gradients& gradients) {
-  std::vector<RAdamTensor> all;  // of which only the gradients are looked at
-  for (const NamedTensor& parameter : parameters) {
-    const Tensor& gradient = gradients.of(parameter.tensor);
-    all.push_back({nullptr, nullptr, nullptr, gradient.data(), gradient.size()});
-  }
-  const Device device = parameters.empty() ? Device::cpu : parameters[0].tensor.device();
-  Tensor squares(Shape{std::ssize(all) + 1}, device);
-  DISPATCH(device, sums_of_squares(squares.data(), all.data(), std::ssize(all)));
-  return squares;
+  std::vector<Tensor> all;
+  for (const NamedTensor& parameter : parameters) all.push_back(gradients.of(parameter.tensor));
+  return sums_of_squares(all);
 }
 
-void RAdam::step(const Gradients& gradients, const float* squares) {
+void RAdam::step(const Gradients& gradients, const Tensor& squares, int64_t first) {
   if (parameters_.empty()) return;
-  std::vector<RAdamTensor> all;
+  std::vector<RAdamUpdate> all;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    Tensor& parameter = parameters_[i].tensor;
-    all.push_back({parameter.data(), m_[i].data(), v_[i].data(), gradients.of(parameter).data(), parameter.size()});
+    const Tensor& parameter = parameters_[i].tensor;
+    all.push_back({parameter, m_[i], v_[i], gradients.of(parameter)});
   }
   const RAdamOptions& o = options_;
   const double t = static_cast<double>(++steps_);
@@ -57,7 +51,7 @@ void RAdam::step(const Gradients& gradients, const float* squares) {
                  .global_clip = o.global_clip};
   if (step.adaptive) step.size *= std::sqrt((1 - beta2_t) * (n - 4) / (n_max - 4) * (n - 2) / (n_max - 2) * n_max / n);
 
-  DISPATCH(parameters_[0].tensor.device(), radam_step(all.data(), std::ssize(all), squares, step));
+  radam_step(std::move(all), squares, first, step);
 }
 
 std::vector<NamedTensor> RAdam::state() const {
@@ -78,11 +72,10 @@ Muon::Muon(std::vector<NamedTensor> matrices, double lr) : matrices_(std::move(m
 
 void Muon::step(const Gradients& gradients) {
   if (matrices_.empty()) return;
-  std::vector<MuonMatrix> matrices;
+  std::vector<MuonUpdate> all;
   for (size_t i = 0; i < matrices_.size(); ++i) {
-    Tensor& matrix = matrices_[i].tensor;
-    matrices.push_back(
-        {matrix.data(), m_[i].data(), gradients.of(matrix).data(), matrix.shape()[0], matrix.shape()[1]});
+    const Tensor& matrix = matrices_[i].tensor;
+    all.push_back({matrix, m_[i], gradients.of(matrix)});
   }
   constexpr double momentum = 0.95;
   // A step of Muon in units of RAdam's, whose numbers change by up to lr each: so one learning rate serves both.
@@ -91,8 +84,7 @@ void Muon::step(const Gradients& gradients) {
   // is added to, and a run of an hour grows worse. Where steps of size s agree for some 20 updates, weights stay near
   // s sqrt(20 / (2 decay)): a tenth, for a learning rate of 1e-3.
   constexpr double decay = 0.3;
-  const MuonStep step{.momentum = momentum, .size = size * lr_, .decay = decay * lr_};
-  DISPATCH(matrices_[0].tensor.device(), muon_step(matrices.data(), static_cast<int64_t>(matrices.size()), step));
+  muon_step(std::move(all), {.momentum = momentum, .size = size * lr_, .decay = decay * lr_});
 }
 
 std::vector<NamedTensor> Muon::state() const {
@@ -128,7 +120,7 @@ Optimizer::Optimizer(const std::vector<NamedTensor>& parameters, RAdamOptions op
 }
 
 void Optimizer::step(const Gradients& gradients, const Tensor& squares) {
-  radam_.step(gradients, squares.data() + muons_);
+  radam_.step(gradients, squares, muons_);
   muon_.step(gradients);
 }
 

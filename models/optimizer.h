@@ -27,8 +27,9 @@ class RAdam {
  public:
   RAdam(std::vector<NamedTensor> parameters, RAdamOptions options);
 
-  void step(const Gradients& gradients) { step(gradients, squared_norms(parameters_, gradients).data()); }
-  void step(const Gradients& gradients, const float* squares);  // the same if they are known, [parameters + 1]
+  void step(const Gradients& gradients) { step(gradients, squared_norms(parameters_, gradients), 0); }
+  // The same with squared norms that are known: squares[first] is that of the first parameter, the last that of all.
+  void step(const Gradients& gradients, const Tensor& squares, int64_t first);
   void set_lr(double lr) { options_.lr = lr; }
   int64_t steps() const { return steps_; }  // updates made
 

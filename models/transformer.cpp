@@ -1,6 +1,7 @@
 #include "models/transformer.h"
 
 #include "engine/check.h"
+#include "engine/recompute.h"
 #include "models/initial.h"
 
 namespace runnel {
@@ -180,7 +181,7 @@ Tensor RecurrentTransformer::step(const Indices& tokens) {
     };
     x = run_layer((*layers_)[n], x, attention, 0, {});
   }
-  DISPATCH(position_.device(), advance(position_.data()));
+  advance(position_);
   return reshape(model_->predictor_(layer_norm(x, model_->norm_.weight, model_->norm_.bias)), Shape{batch_, c.outputs});
 }
 

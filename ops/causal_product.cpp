@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "ops/kernels.h"
 #include "ops/ops.h"
 
 namespace runnel {

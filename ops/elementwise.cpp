@@ -22,6 +22,11 @@ float normal_cdf(float x) { return 0.5f * std::erfc(-0.70710678f * x); }
 
 }  // namespace
 
+void add(float* y, const float* a, const float* b, int64_t n) {
+#pragma omp parallel for simd schedule(static) if (n >= parallel)
+  for (int64_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
+}
+
 void scale(float* y, const float* x, float s, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n >= parallel)
   for (int64_t i = 0; i < n; ++i) y[i] = s * x[i];

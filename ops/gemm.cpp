@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "engine/check.h"
+#include "engine/numerics.h"
 
 namespace runnel::cpu {
 namespace {

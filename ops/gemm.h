@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "engine/device.h"
 #include "engine/tensor.h"
 
 namespace runnel::cpu {

@@ -7,12 +7,11 @@
 #pragma once
 #include <cstdint>
 
-#include "engine/device.h"
+#include "engine/dispatch.h"
 #include "engine/random.h"
+#include "ops/types.h"
 
 namespace runnel {
-
-enum class Activation { none, relu };
 
 // --- elementwise ------------------------------------------------------------------------------------------------
 
@@ -121,16 +120,6 @@ KERNEL(causal_product_forward(float* y, const float* q, const float* k, const fl
 KERNEL(causal_product_backward(float* dq, float* dk, float* dv, const float* dy, const float* q, const float* k,
                                const float* v, int64_t batch, int64_t length, int64_t heads, int64_t e, int64_t m))
 
-// Added to a sum of features after its end, so that 0 / 0 is 0. The authors add 1e-6, which silences a head whose features
-// are exponentially small, as those of models/initial.h may become, and for good: no gradient brings it back.
-constexpr float normaliser_eps = 1e-24f;
-// What linear attention makes of a query or key before it multiplies, number by number; results are positive.
-enum class FeatureMap {
-  elu_plus_one,  // elu(x) + 1, eq. 7
-  relu,          // max(x, 0) + 1e-3
-  none           // x, which must be positive: a feature already, such as positive_random_features makes
-};
-
 // Causal linear attention with a feature map and the normaliser: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps).
 // The state before the first position comes in as s0 [B,H,E,M], z0 [B,H,E] (null: zero) and the one after the last goes
 // out as s1, z1 (null: not wanted); s1 may be s0 and z1 may be z0. Nobody sees the keys j >= lengths[b] (null: all are
@@ -178,10 +167,6 @@ KERNEL(softmax_attention_backward(float* dq, float* dk, float* dv, const float* 
 KERNEL(softmax_attention_step(float* y, float* k_cache, float* v_cache, const float* q, const float* k, const float* v,
                               const int32_t* position, int64_t sequences, int64_t capacity, int64_t e, int64_t m))
 
-// Reformer's attention by locality-sensitive hashing (Kitaev et al. 2020); see lsh_attention.cpp.
-struct Lsh {
-  int64_t rounds = 4, buckets = 32, chunk = 32;  // buckets is even
-};
 // rotations[i] = key.normal(i)
 KERNEL(lsh_rotations(float* rotations, Key key, int64_t n))
 // buckets [rounds,B,H,L]: the first place of the largest number in [q_i R, -q_i R], where q is [B,L,H,E] and the
@@ -215,13 +200,6 @@ struct RAdamTensor {
   const float* gradient;
   int64_t n;
 };
-struct RAdamStep {
-  double beta1, beta2, eps;
-  double decay;  // parameter -= decay parameter
-  double size;   // parameter -= size m / (adaptive ? sqrt(v) + eps : 1)
-  bool adaptive;
-  double clip, global_clip;  // largest norm of each gradient, and of all together; 0: any
-};
 // squares [count+1] = the squared norm of each tensor's gradient, summed in double and rounded once, and their sum.
 // tensors: an array of the host.
 KERNEL(sums_of_squares(float* squares, const RAdamTensor* tensors, int64_t count))
@@ -234,11 +212,6 @@ struct MuonMatrix {
   float *parameter, *m;  // [rows,columns], read and written
   const float* gradient;
   int64_t rows, columns;
-};
-struct MuonStep {
-  double momentum;
-  double size;   // root mean square of the step, about, if the gradient has full rank
-  double decay;  // parameter -= decay parameter
 };
 struct NewtonSchulz {  // singular values s become a s + b s^3 + c s^5
   float a, b, c;

@@ -11,6 +11,7 @@
 
 #include "engine/check.h"
 #include "ops/gemm.h"
+#include "ops/kernels.h"
 #include "ops/math.h"
 #include "ops/ops.h"
 

@@ -23,6 +23,7 @@
 
 #include "engine/check.h"
 #include "ops/draw.h"
+#include "ops/kernels.h"
 #include "ops/ops.h"
 
 namespace runnel {

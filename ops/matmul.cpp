@@ -4,6 +4,7 @@
 
 #include "engine/check.h"
 #include "ops/gemm.h"
+#include "ops/kernels.h"
 #include "ops/ops.h"
 
 namespace runnel {

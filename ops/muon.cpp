@@ -18,7 +18,9 @@
 #include <cmath>
 #include <vector>
 
+#include "engine/check.h"
 #include "ops/kernels.h"
+#include "ops/ops.h"
 
 namespace runnel {
 namespace {
@@ -77,6 +79,20 @@ void update(const MuonMatrix& matrix, const MuonStep& step) {
 void cpu::muon_step(const MuonMatrix* matrices, int64_t count, MuonStep step) {
 #pragma omp parallel for schedule(dynamic)
   for (int64_t i = 0; i < count; ++i) update(matrices[i], step);
+}
+
+void muon_step(std::vector<MuonUpdate> updates, const MuonStep& step) {
+  if (updates.empty()) return;
+  const Device device = updates[0].parameter.device();
+  std::vector<MuonMatrix> matrices;
+  for (auto& [parameter, m, gradient] : updates) {
+    device_of("muon_step", updates[0].parameter, parameter, m, gradient);
+    const Shape& shape = parameter.shape();
+    check(shape.rank() == 2 && m.shape() == shape && gradient.shape() == shape, "muon_step: parameter ", shape, ", m ",
+          m.shape(), " and gradient ", gradient.shape(), " are not matrices of one shape");
+    matrices.push_back({parameter.data(), m.data(), gradient.data(), shape[0], shape[1]});
+  }
+  DISPATCH(device, muon_step(matrices.data(), std::ssize(matrices), step));
 }
 
 }  // namespace runnel

@@ -12,7 +12,7 @@
 #include "engine/random.h"
 #include "engine/tape.h"
 #include "engine/tensor.h"
-#include "ops/kernels.h"
+#include "ops/types.h"
 
 namespace runnel {
 
@@ -82,6 +82,26 @@ Indices logistic_mixture_sample(const Tensor& params, const Keys& keys, float te
 
 // The rows of x along its first axis that are asked for. Has no gradient.
 Tensor gather_rows(const Tensor& x, const Indices& rows);  // [n,...] [count] -> [count,...]
+
+// In place, without gradients: what sampling and optimizers need. Indices and positions may lie on the device, so that
+// a captured graph (engine/replay.h) can be replayed unchanged. On the CPU, throws if there is no such row.
+void assign(Indices& to, const Indices& from);                          // to = from, of the same shape
+void put_row(Indices& rows, const Indices& row, const Indices& index);  // rows[index[0]] = row
+void advance(Indices& position);                                        // position[0] += 1
+
+// The squared norm of each gradient and, last, of all of them together: [count] tensors -> [count + 1].
+Tensor sums_of_squares(const std::vector<Tensor>& gradients);
+// One update of rectified Adam (Liu et al. 2020) of each parameter and its moments m and v, all of one shape. The
+// squared norms of their gradients are squares[first], squares[first + 1] ...; the last of squares is that of all.
+struct RAdamUpdate {
+  Tensor parameter, m, v, gradient;
+};
+void radam_step(std::vector<RAdamUpdate> updates, const Tensor& squares, int64_t first, const RAdamStep& step);
+// One update of Muon (Jordan et al. 2024) of each matrix and its momentum m.
+struct MuonUpdate {
+  Tensor parameter, m, gradient;
+};
+void muon_step(std::vector<MuonUpdate> updates, const MuonStep& step);
 
 // y_i = q_i^T sum_{j<=i} k_j v_j^T, eq. 8-12 without the normaliser, gradients by eq. 13-15.
 Tensor causal_product(const Tensor& q, const Tensor& k, const Tensor& v);  // [B,L,H,E] [B,L,H,E] [B,L,H,M] -> [B,L,H,M]

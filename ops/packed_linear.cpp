@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "engine/numerics.h"
 #include "ops/gemm.h"
+#include "ops/kernels.h"
 #include "ops/ops.h"
 #include "ops/small_matrix.h"
 

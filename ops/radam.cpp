@@ -11,7 +11,9 @@
 #include <cmath>
 #include <vector>
 
+#include "engine/check.h"
 #include "ops/kernels.h"
+#include "ops/ops.h"
 
 namespace runnel {
 namespace {
@@ -79,6 +81,34 @@ void cpu::sums_of_squares(float* squares, const RAdamTensor* tensors, int64_t co
     total += square;
   }
   squares[count] = static_cast<float>(total);
+}
+
+Tensor sums_of_squares(const std::vector<Tensor>& gradients) {
+  std::vector<RAdamTensor> tensors;  // of which only the gradients are read
+  const Device device = gradients.empty() ? Device::cpu : gradients[0].device();
+  for (const Tensor& gradient : gradients) {
+    device_of("sums_of_squares", gradients[0], gradient);
+    tensors.push_back({nullptr, nullptr, nullptr, gradient.data(), gradient.size()});
+  }
+  Tensor squares(Shape{std::ssize(gradients) + 1}, device);
+  DISPATCH(device, sums_of_squares(squares.data(), tensors.data(), std::ssize(tensors)));
+  return squares;
+}
+
+void radam_step(std::vector<RAdamUpdate> updates, const Tensor& squares, int64_t first, const RAdamStep& step) {
+  if (updates.empty()) return;
+  const int64_t count = std::ssize(updates);
+  check(first >= 0 && first + count + 1 == squares.size(), "radam_step: squares ", squares.shape(), " from ", first,
+        " on do not match ", count, " updates");
+  std::vector<RAdamTensor> tensors;
+  for (auto& [parameter, m, v, gradient] : updates) {
+    device_of("radam_step", squares, parameter, m, v, gradient);
+    check(m.shape() == parameter.shape() && v.shape() == parameter.shape() && gradient.shape() == parameter.shape(),
+          "radam_step: m ", m.shape(), ", v ", v.shape(), " and gradient ", gradient.shape(),
+          " do not match the parameter ", parameter.shape());
+    tensors.push_back({parameter.data(), m.data(), v.data(), gradient.data(), parameter.size()});
+  }
+  DISPATCH(squares.device(), radam_step(tensors.data(), count, squares.data() + first, step));
 }
 
 }  // namespace runnel

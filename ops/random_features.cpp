@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "ops/kernels.h"
 #include "ops/math.h"
 #include "ops/ops.h"
 

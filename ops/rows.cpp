@@ -1,6 +1,8 @@
-// Rows taken and put by an index that lies on the device: what sampling needs besides the model. No gradients.
+// Rows read and written by an index that lies on the device: what sampling needs besides the model. No gradients.
 #include <algorithm>
 
+#include "engine/check.h"
+#include "ops/kernels.h"
 #include "ops/ops.h"
 
 namespace runnel {
@@ -27,6 +29,26 @@ Tensor gather_rows(const Tensor& x, const Indices& rows) {
   Tensor y(x.shape().with_first(count), device);
   DISPATCH(device, gather_rows(y.data(), x.data(), rows.data(), count, n));
   return y;
+}
+
+void assign(Indices& to, const Indices& from) {
+  check(to.shape() == from.shape(), "assign: ", from.shape(), " does not match ", to.shape());
+  copy(to.data(), to.device(), from.data(), from.device(), static_cast<size_t>(to.size()) * sizeof(int32_t));
+}
+
+void put_row(Indices& rows, const Indices& row, const Indices& index) {
+  const Device device = device_of("put_row", rows, row, index);
+  const Shape& shape = rows.shape();
+  check(shape.rank() >= 1 && index.size() == 1 && row.size() * shape[0] == rows.size(), "put_row: row ", row.shape(),
+        " or index ", index.shape(), " does not match rows ", shape);
+  check(device != Device::cpu || (index.data()[0] >= 0 && index.data()[0] < shape[0]), "put_row: there is no row ",
+        device == Device::cpu ? index.data()[0] : 0, " in ", shape);
+  DISPATCH(device, put_row(rows.data(), row.data(), index.data(), row.size()));
+}
+
+void advance(Indices& position) {
+  check(position.size() == 1, "advance: position ", position.shape(), " is not one number");
+  DISPATCH(position.device(), advance(position.data()));
 }
 
 }  // namespace runnel

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "engine/device.h"
+#include "engine/memory.h"
 #include "engine/random.h"
 #include "engine/tape.h"
 #include "engine/tensor.h"

@@ -2,6 +2,7 @@
 // a build with the stand-in, on that; otherwise only what it says when there is none.
 #include "models/generation.h"
 #include "models/optimizer.h"
+#include "ops/kernels.h"
 #include "tests/check.h"
 #include "tests/program.h"
 
@@ -112,7 +113,7 @@ TEST_CASE("CUDA memory is counted, and running out of it is one sentence") {
 
 TEST_CASE("tensors of more than 2^31 elements") {
   constexpr int64_t n = (int64_t{1} << 31) + 37;
-  if (!has_cuda() || cuda_is_stand_in() || free_memory(Device::cuda) < 5 * n * 4) {
+  if (!has_cuda() || cuda_is_emulated() || free_memory(Device::cuda) < 5 * n * 4) {
     MESSAGE("skipped: 1 test, it takes a GPU with 43 GB of free memory");
     return;
   }

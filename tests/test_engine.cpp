@@ -5,6 +5,9 @@
 #include <sstream>
 #include <thread>
 
+#include "engine/finite_guard.h"
+#include "engine/numerics.h"
+#include "engine/recompute.h"
 #include "tests/check.h"
 
 using namespace runnel;
@@ -233,6 +236,88 @@ TEST_CASE("tape: memory is freed as backward goes") {
   CHECK(memory_use(Device::cpu).live == before + 4);
 }
 
+namespace {
+
+// [a + b, a b] for one number each. `seen` says for which outputs the rule got a gradient.
+std::vector<Tensor> sum_and_product(const Tensor& a, const Tensor& b, std::vector<bool>* seen = nullptr) {
+  const Tensor total = add(a, b), product(Shape{1}, {a.item() * b.item()});
+  return record("sum_and_product", {a, b}, std::vector{total.viewed_as(total.shape()), product},
+                [a, b, seen](const std::vector<Tensor>& dy) -> std::vector<Tensor> {
+                  if (seen) *seen = {bool(dy[0]), bool(dy[1])};
+                  Tensor da(Shape{1}, {0}), db(Shape{1}, {0});
+                  if (dy[0]) da = add(da, dy[0]), db = add(db, dy[0]);
+                  if (dy[1]) da = add(da, scale(dy[1], b.item())), db = add(db, scale(dy[1], a.item()));
+                  return {da, db};
+                });
+}
+
+}  // namespace
+
+TEST_CASE("record: an op with two outputs, of which the loss uses both, one or none") {
+  const Tensor a = leaf(Shape{1}, {3}), b = leaf(Shape{1}, {5});
+  std::vector<bool> seen;
+  const auto gradients = [&](float of_sum, float of_product, bool use_sum, bool use_product) {
+    Tape tape;
+    const std::vector<Tensor> y = sum_and_product(a, b, &seen);
+    CHECK(y[0].item() == 8);
+    CHECK(y[1].item() == 15);
+    CHECK((y[0].wants_grad() && y[1].wants_grad()));
+    Tensor loss = sum(a);
+    if (use_sum) loss = add(loss, sum(scale(y[0], of_sum)));
+    if (use_product) loss = add(loss, sum(scale(y[1], of_product)));
+    const Gradients g = tape.backward(loss);
+    return std::vector{g.of(a).item(), use_sum || use_product ? g.of(b).item() : 0};
+  };
+  CHECK(gradients(2, 10, true, true) == std::vector<float>{1 + 2 + 50, 2 + 30});
+  CHECK(seen == std::vector{true, true});
+  CHECK(gradients(2, 10, true, false) == std::vector<float>{1 + 2, 2});
+  CHECK(seen == std::vector{true, false});
+  CHECK(gradients(2, 10, false, true) == std::vector<float>{1 + 50, 30});
+  CHECK(seen == std::vector{false, true});
+  seen.clear();
+  CHECK(gradients(2, 10, false, false) == std::vector<float>{1, 0});
+  CHECK(seen.empty());                                 // the rule is not called
+  CHECK_FALSE(sum_and_product(a, b)[1].wants_grad());  // without a tape
+}
+
+TEST_CASE("record: an op with two outputs within recompute, and under a FiniteGuard") {
+  const Tensor a = leaf(Shape{1}, {3}), b = leaf(Shape{1}, {5});
+  for (const bool both : {false, true}) {
+    const auto f = [=] {
+      const std::vector<Tensor> y = sum_and_product(a, b);
+      return both ? add(y[0], y[1]) : y[1];
+    };
+    Tape tape;
+    const Gradients g = tape.backward(sum(recompute(f)));
+    CHECK(g.of(a).item() == (both ? 6 : 5));
+    CHECK(g.of(b).item() == (both ? 4 : 3));
+  }
+  const FiniteGuard guard;
+  Tape tape;
+  check_fails([&] { sum_and_product(a, leaf(Shape{1}, {3e38f})); }, "result 1 of sum_and_product [1] has inf");
+}
+
+TEST_CASE("record: both outputs are freed as backward goes") {
+  const Tensor x = leaf(Shape{1000}, std::vector<float>(1000, 1));
+  const int64_t before = memory_use(Device::cpu).live;
+  Tape tape;
+  Tensor loss;
+  {
+    Tensor y = x;
+    for (int i = 0; i < 10; ++i) {
+      const std::vector<Tensor> both{Tensor::full(Shape{1000}, 1), Tensor::full(Shape{1000}, 2)};
+      y = record("two", {y}, both,
+                 [both](const std::vector<Tensor>& dy) -> std::vector<Tensor> { return {add(dy[0], both[1])}; })[0];
+    }
+    loss = sum(y);
+  }
+  CHECK(memory_use(Device::cpu).live == before + 20 * 4000 + 4);
+  reset_peak(Device::cpu);
+  tape.backward(loss);
+  CHECK(memory_use(Device::cpu).live == before + 4);
+  CHECK(memory_use(Device::cpu).peak <= before + 22 * 4000 + 8);
+}
+
 TEST_CASE("recompute: the same gradients to the bit, of all that the function uses, nested or not") {
   const Tensor x = random_tensor(Shape{4, 3}, 1).set_wants_grad(), w = random_tensor(Shape{3, 3}, 2).set_wants_grad();
   const Tensor b = random_tensor(Shape{3}, 3).set_wants_grad(), constant = random_tensor(Shape{4, 3}, 4);
@@ -321,7 +406,7 @@ TEST_CASE("guard: the first number that is not finite is named, forward and back
   CHECK_NOTHROW(run([&] { return add(good, bad); }));
 }
 
-TEST_CASE("flush_denormals: tiny numbers count as 0 in a thread and those that it starts, and nowhere else") {
+TEST_CASE("flush_subnormals: tiny numbers count as 0 in a thread and those that it starts, and nowhere else") {
   const auto product_of_tiny = [] {
     volatile float tiny = 1e-20f;
     return tiny * tiny;
@@ -329,7 +414,7 @@ TEST_CASE("flush_denormals: tiny numbers count as 0 in a thread and those that i
   CHECK(product_of_tiny() > 0);
   std::vector<float> products(4, 1);
   std::thread([&] {
-    flush_denormals();
+    flush_subnormals();
 #pragma omp parallel for num_threads(2)
     for (int i = 0; i < 4; ++i) products[static_cast<size_t>(i)] = product_of_tiny();
   }).join();

@@ -1,3 +1,4 @@
+#include "engine/numerics.h"
 #include "tests/check.h"
 
 using namespace runnel;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/numerics.h"
 #include "tests/check.h"
 
 using namespace runnel;
@@ -243,7 +244,7 @@ TEST_CASE("linear attention and its gradients equal their definitions, for all m
 
 TEST_CASE("linear attention's gradients by four-point differences, for all maps and forms") {
   for_all_forms({{2, 4, 3, 2, 3, 2}}, all_maps, [](const Form& x) {
-    if (x.q.device() == Device::cuda && cuda_is_stand_in()) return;  // slow, and the definitions have been looked at
+    if (x.q.device() == Device::cuda && cuda_is_emulated()) return;  // slow, and the definitions have been looked at
     check_gradients([&x](const auto& in) { return x(in[0], in[1], in[2]); }, {x.q, x.k, x.v});
   });
 }
@@ -490,7 +491,7 @@ TEST_CASE("linear_attention's memory beyond inputs, output and gradients does no
     for (const int64_t heads : {1, 8}) {  // 1: segments of L in parallel; 8: heads
       const int64_t at_512 = extra(heads, 512);
       CHECK_EQ(extra(heads, 4096), at_512);
-      if (device == Device::cpu || !cuda_is_stand_in()) CHECK_EQ(extra(heads, 65536), at_512);  // that one is slow
+      if (device == Device::cpu || !cuda_is_emulated()) CHECK_EQ(extra(heads, 65536), at_512);  // that one is slow
     }
   }
 }

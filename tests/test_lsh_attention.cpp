@@ -4,6 +4,7 @@
 #include <numeric>
 #include <set>
 
+#include "ops/kernels.h"
 #include "tests/check.h"
 
 using namespace runnel;

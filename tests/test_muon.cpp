@@ -96,10 +96,9 @@ std::vector<Tensor> zeros(Device device) {
 }
 
 void muon(std::vector<Tensor>& p, std::vector<Tensor>& m, const std::vector<Tensor>& g, MuonStep step) {
-  std::vector<MuonMatrix> matrices;
-  for (size_t i = 0; i < p.size(); ++i)
-    matrices.push_back({p[i].data(), m[i].data(), g[i].data(), p[i].shape()[0], p[i].shape()[1]});
-  DISPATCH(p[0].device(), muon_step(matrices.data(), static_cast<int64_t>(matrices.size()), step));
+  std::vector<MuonUpdate> updates;
+  for (size_t i = 0; i < p.size(); ++i) updates.push_back({p[i], m[i], g[i]});
+  muon_step(updates, step);
 }
 
 // What four updates leave of random parameters.
@@ -192,9 +191,9 @@ TEST_CASE("muon_step: a gradient of zeros changes nothing, and there may be no n
     muon(p, m, zeros(device), {.momentum = 0.95, .size = 1, .decay = 0});
     const std::vector<Tensor> before = random_tensors(1, device);
     for (size_t i = 0; i < p.size(); ++i) CHECK(p[i].to_vector() == before[i].to_vector());
-    const MuonMatrix empty{nullptr, nullptr, nullptr, 0, 3};
-    DISPATCH(device, muon_step(&empty, 1, MuonStep{}));
-    DISPATCH(device, muon_step(nullptr, 0, MuonStep{}));
+    const Tensor empty(Shape{0, 3}, device);
+    muon_step({{empty, empty, empty}}, MuonStep{});
+    muon_step({}, MuonStep{});
   }
 }
 

@@ -3,7 +3,7 @@
 using namespace runnel;
 using namespace runnel::test;
 
-TEST_CASE("gather_rows, put_row, advance: rows by an index that lies on the device") {
+TEST_CASE("gather_rows, put_row, advance, assign: rows by an index that lies on the device") {
   for (Device device : devices()) {
     const Tensor x = random_tensor(Shape{5, 3, 11}, 1, -1, 1, device);
     const std::vector<int32_t> rows{4, 0, 4, 2};
@@ -15,13 +15,22 @@ TEST_CASE("gather_rows, put_row, advance: rows by an index that lies on the devi
 
     Indices table(Shape{4, 37}, std::vector<int32_t>(4 * 37, -1), device), index(Shape{1}, {1}, device);
     const Indices row = random_indices(Shape{37}, 2, 256, device);
-    DISPATCH(device, advance(index.data()));
-    DISPATCH(device, put_row(table.data(), row.data(), index.data(), 37));
+    advance(index);
+    put_row(table, row, index);
     CHECK(index.to_vector()[0] == 2);
     const std::vector<int32_t> values = table.to_vector(), put = row.to_vector();
     for (size_t i = 0; i < values.size(); ++i) CHECK_EQ(values[i], i / 37 == 2 ? put[i % 37] : -1);
+    Indices copied(Shape{37}, device);
+    assign(copied, row);
+    CHECK(copied.to_vector() == put);
   }
   const Tensor x(Shape{2, 3});
   check_fails([&] { gather_rows(x, Indices(Shape{1}, {2})); }, "gather_rows: there is no row 2 in x [2,3]");
   check_fails([&] { gather_rows(x, Indices(Shape{1, 1}, {0})); }, "have the wrong rank");
+  Indices table(Shape{2, 3}), two(Shape{1}, {2});
+  check_fails([&] { put_row(table, Indices(Shape{3}), two); }, "put_row: there is no row 2 in [2,3]");
+  check_fails([&] { put_row(table, Indices(Shape{2}), two); },
+              "put_row: row [2] or index [1] does not match rows [2,3]");
+  check_fails([&] { assign(two, table); }, "assign: [2,3] does not match [1]");
+  check_fails([&] { advance(table); }, "advance: position [2,3] is not one number");
 }

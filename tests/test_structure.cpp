@@ -9,7 +9,7 @@
 #include "tests/check.h"
 #include "tests/paths.h"
 
-#if RUNNEL_CUDA_IS_STAND_IN
+#if RUNNEL_CUDA_IS_EMULATED
 #include <cuda_runtime.h>
 #endif
 
@@ -31,7 +31,7 @@ struct Rule {
   Names folders;  // whose headers this folder may include
   Names headers;  // in angle brackets, besides the standard library's and the system's
 };
-// cuda may also include ops/kernels.h, what that includes, and engine/check.h, which are C++17; tests may include
+// cuda may also include the headers in `for_cuda` and what they include, all of which is C++17; tests may include
 // anything.
 const std::map<std::string, Rule> rules = {
     {"engine", {{"engine"}, {"immintrin.h"}}},
@@ -42,6 +42,14 @@ const std::map<std::string, Rule> rules = {
     {"apps",
      {{"engine", "ops", "cuda", "models", "datasets", "apps"},
       {"CLI/CLI.hpp", "benchmark/benchmark.h", "fmt/format.h", "nlohmann/json.hpp", "stb/stb_image_write.h"}}},
+};
+const Names for_cuda = {"ops/kernels.h", "engine/check.h", "engine/memory.h", "engine/numerics.h",
+                        "engine/cuda_backend.h"};
+// Who may include the headers that are not for users of the library, besides the folders in which they lie.
+const std::map<std::string, Names> private_headers = {
+    {"ops/kernels.h", {"ops", "cuda", "apps/bench_kernels.cpp"}},  // a benchmark of each kernel by itself
+    {"engine/dispatch.h", {"ops/kernels.h"}},
+    {"engine/cuda_backend.h", {"cuda/device.cu"}},
 };
 
 std::string read(const fs::path& path) {
@@ -118,7 +126,7 @@ void add_definitions(Names& all, const std::string& file) {
 TEST_CASE("structure: folders include only what they may") {
   if (!has_sources()) return;
   Names contract;
-  for (const std::string header : {"ops/kernels.h", "engine/check.h"}) add_with_includes(contract, header);
+  for (const std::string& header : for_cuda) add_with_includes(contract, header);
   for (const auto& [folder, rule] : rules)
     for (const std::string& file : sources(folder))
       for (const auto& [quoted, name] : includes(file)) {
@@ -127,6 +135,34 @@ TEST_CASE("structure: folders include only what they may") {
                                     : is_standard_or_system(name) || rule.headers.contains(name);
         CHECK_MESSAGE(allowed, file << " must not include " << name);
       }
+}
+
+TEST_CASE("structure: private headers are included by the engine, the ops and the kernels only") {
+  if (!has_sources()) return;
+  for (const auto& [folder, rule] : rules)
+    for (const std::string& file : sources(folder))
+      for (const Include& include : includes(file)) {
+        const auto found = private_headers.find(include.name);
+        if (found == private_headers.end()) continue;
+        const Names& users = found->second;
+        CHECK_MESSAGE((users.contains(file) || users.contains(folder) || include.name.starts_with(folder)),
+                      file << " must not include " << include.name);
+      }
+}
+
+TEST_CASE("structure: public headers include no private ones and define no macro without the prefix RUNNEL_") {
+  if (!has_sources()) return;
+  Names headers{"ops/ops.h"};
+  for (const std::string folder : {"engine", "models", "datasets"}) headers.merge(files(folder, {".h"}));
+  Names with_includes;
+  for (const std::string& header : headers)
+    if (!private_headers.contains(header)) add_with_includes(with_includes, header);
+  for (const std::string& header : with_includes) {
+    CHECK_MESSAGE(!private_headers.contains(header), header << " is private but comes with a public header");
+    const std::string text = read(root / header);
+    for (const std::smatch& m : matches(text, R"(^[ \t]*#[ \t]*define[ \t]+(\w+))"))
+      CHECK_MESSAGE(m.str(1).starts_with("RUNNEL_"), header << " defines " << m.str(1));
+  }
 }
 
 TEST_CASE("structure: every folder has a README") {
@@ -152,7 +188,7 @@ TEST_CASE("structure: every kernel of the contract is defined on the CPU and on 
   Names defined;
   for (const std::string folder : {"engine", "ops", "cuda"})
     for (const std::string& file : files(folder, {".cpp", ".cu"})) add_definitions(defined, file);
-  for (const std::string header : {"engine/device.h", "ops/kernels.h"}) {
+  for (const std::string header : {"engine/dispatch.h", "ops/kernels.h"}) {
     const std::string text = read(root / header);
     const auto kernels = matches(text, R"(^KERNEL\((\w+)\()");
     CHECK_FALSE(kernels.empty());
@@ -166,14 +202,14 @@ TEST_CASE("structure: every kernel of the contract is defined on the CPU and on 
 TEST_CASE("structure: bench kernels measures every kernel of the contract") {
   if (!has_sources()) return;
   const std::string bench = read(root / "apps/bench_kernels.cpp");
-  for (const std::string header : {"engine/device.h", "ops/kernels.h"}) {
+  for (const std::string header : {"engine/dispatch.h", "ops/kernels.h"}) {
     const std::string text = read(root / header);
     for (const std::smatch& m : matches(text, R"(^KERNEL\((\w+)\()"))
       CHECK_MESSAGE(std::regex_search(bench, std::regex("\\b" + m.str(1) + "(, |\\()")), m.str(1));
   }
 }
 
-#if RUNNEL_CUDA_IS_STAND_IN
+#if RUNNEL_CUDA_IS_EMULATED
 // Test files run in alphabetical order, so those of the ops have run before, unless only some tests were selected.
 TEST_CASE("structure: the tests have launched every CUDA kernel of the contract") {
   if (!has_sources()) return;
@@ -182,7 +218,7 @@ TEST_CASE("structure: the tests have launched every CUDA kernel of the contract"
     MESSAGE("skipped: 1 test, it needs those of the ops before it");
     return;
   }
-  for (const std::string header : {"engine/device.h", "ops/kernels.h"}) {
+  for (const std::string header : {"engine/dispatch.h", "ops/kernels.h"}) {
     const std::string text = read(root / header);
     for (const std::smatch& m : matches(text, R"(^KERNEL\((\w+?)(_forward|_backward)?\()"))
       CHECK_MESSAGE((launched.contains(m.str(1) + m.str(2)) || launched.contains(m.str(1))), m.str(1) << m.str(2));
@@ -190,10 +226,10 @@ TEST_CASE("structure: the tests have launched every CUDA kernel of the contract"
 }
 #endif
 
-TEST_CASE("structure: only engine/device knows whether there is CUDA") {  // and tests, which may know anything
+TEST_CASE("structure: only engine/dispatch.h knows whether there is CUDA") {  // and tests, which may know anything
   if (!has_sources()) return;
   for (const auto& [folder, rule] : rules)
     for (const std::string& file : sources(folder))
-      if (!file.starts_with("engine/device."))
+      if (file != "engine/dispatch.h")
         CHECK_MESSAGE(read(root / file).find("RUNNEL_WITH_CUDA") == std::string::npos, file);
 }

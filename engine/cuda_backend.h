@@ -1,0 +1,21 @@
+// What cuda/device.cu does for the engine. Only the engine includes this file, under `if constexpr (with_cuda)`.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace runnel::cuda {
+
+std::string why_unavailable();
+std::string model_name();
+void* allocate(size_t bytes);  // null if there is no more memory
+void release(void* memory);
+void copy(void* to, const void* from, size_t bytes, bool to_host);
+void synchronize();
+int64_t free_memory();
+void* capture(const std::function<void()>& work);  // a graph that is ready to launch
+void launch_graph(void* graph);
+void destroy_graph(void* graph);
+
+}  // namespace runnel::cuda

@@ -1,0 +1,42 @@
+#include "engine/finite_guard.h"
+
+#include <cmath>
+#include <utility>
+
+#include "engine/check.h"
+
+namespace runnel {
+namespace {
+
+thread_local bool guarded = false;
+
+template <class... What>
+void check_finite(const Tensor& x, const What&... what) {
+  if (!x) return;
+  const std::vector<float> values = x.to_vector();
+  for (size_t i = 0; i < values.size(); ++i)
+    if (!std::isfinite(values[i]))
+      fail(what..., " ", x.shape(), " has ",
+           std::isnan(values[i]) ? "nan"
+           : values[i] > 0       ? "inf"
+                                 : "-inf",
+           " at element ", i);
+}
+
+}  // namespace
+
+FiniteGuard::FiniteGuard() : outer_(std::exchange(guarded, true)) {}
+FiniteGuard::~FiniteGuard() { guarded = outer_; }
+
+void FiniteGuard::check_op(const char* op, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs) {
+  if (!guarded) return;
+  for (size_t i = 0; i < inputs.size(); ++i) check_finite(inputs[i], "input ", i, " of ", op);
+  if (outputs.size() == 1) return check_finite(outputs[0], "the result of ", op);
+  for (size_t i = 0; i < outputs.size(); ++i) check_finite(outputs[i], "result ", i, " of ", op);
+}
+
+void FiniteGuard::check_gradient(const char* op, size_t input, const Tensor& dx) {
+  if (guarded) check_finite(dx, "the gradient of input ", input, " of ", op);
+}
+
+}  // namespace runnel

@@ -1,0 +1,27 @@
+// Finds the first number that is not finite.
+#pragma once
+#include <vector>
+
+#include "engine/tensor.h"
+
+namespace runnel {
+
+// While one is alive, every op that this thread records checks its inputs and its outputs, and the backward pass every
+// gradient. The first NaN or infinity throws an Error that names the op, the tensor's shape and the element. For
+// debugging: each check waits for the device.
+class FiniteGuard {
+ public:
+  FiniteGuard();
+  ~FiniteGuard();
+  FiniteGuard(const FiniteGuard&) = delete;
+  FiniteGuard& operator=(const FiniteGuard&) = delete;
+
+  // The tape's calls; they do nothing in a thread without a guard.
+  static void check_op(const char* op, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs);
+  static void check_gradient(const char* op, size_t input, const Tensor& dx);
+
+ private:
+  bool outer_;
+};
+
+}  // namespace runnel

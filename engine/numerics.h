@@ -1,0 +1,19 @@
+// How numbers are computed: the precision of matrix products, and subnormal numbers.
+#pragma once
+#include "engine/device.h"
+
+namespace runnel {
+
+// What the matrix products of models round their operands to; sums are float32 in all of them. tf32 (10 bits of
+// mantissa instead of 23) exists on CUDA only: the CPU computes it as f32. Set it before the first product. Throws
+// Error if bf16 is asked for on the CPU and this processor has no instructions for it.
+enum class Precision { f32, tf32, bf16 };
+bool has_bf16();
+void set_precision(Precision precision, Device device = Device::cpu);
+Precision precision();
+
+// Enables FTZ/DAZ (flush subnormals to zero) in this thread and those it starts. Peaked heads underflow most features,
+// and subnormals are slow on x86.
+void flush_subnormals();
+
+}  // namespace runnel

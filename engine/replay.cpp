@@ -1,0 +1,21 @@
+#include "engine/replay.h"
+
+#include "engine/cuda_backend.h"
+#include "engine/dispatch.h"
+
+namespace runnel {
+
+void Replay::run() {
+  if (device_ == Device::cpu || !std::exchange(warm_, true)) return work_();
+  if constexpr (with_cuda) {
+    if (!graph_) graph_ = cuda::capture(work_);
+    cuda::launch_graph(graph_);
+  }
+}
+
+Replay::~Replay() {
+  if constexpr (with_cuda)
+    if (graph_) cuda::destroy_graph(graph_);
+}
+
+}  // namespace runnel

@@ -1,0 +1,41 @@
+// Settings of ops, shared by their public functions (ops.h) and their kernels (kernels.h).
+#pragma once
+#include <cstdint>
+
+namespace runnel {
+
+enum class Activation { none, relu };
+
+// What linear attention applies to each number of a query or key; results are positive.
+enum class FeatureMap {
+  elu_plus_one,  // elu(x) + 1, eq. 7
+  relu,          // max(x, 0) + 1e-3
+  none           // x, which must be positive: a feature already, such as positive_random_features makes
+};
+
+// Added to a sum of features after its end, so that 0 / 0 is 0. The authors add 1e-6, which silences a head whose
+// features are exponentially small, as those of models/initial.h may become, and for good: no gradient brings it back.
+constexpr float normaliser_eps = 1e-24f;
+
+// Reformer's attention by locality-sensitive hashing (Kitaev et al. 2020); see lsh_attention.cpp.
+struct Lsh {
+  int64_t rounds = 4, buckets = 32, chunk = 32;  // buckets is even
+};
+
+// One update of rectified Adam; see radam.cpp.
+struct RAdamStep {
+  double beta1, beta2, eps;
+  double decay;  // parameter -= decay parameter
+  double size;   // parameter -= size m / (adaptive ? sqrt(v) + eps : 1)
+  bool adaptive;
+  double clip, global_clip;  // largest norm of each gradient, and of all together; 0: any
+};
+
+// One update of Muon; see muon.cpp.
+struct MuonStep {
+  double momentum;
+  double size;   // root mean square of the step, about, if the gradient has full rank
+  double decay;  // parameter -= decay parameter
+};
+
+}  // namespace runnel
