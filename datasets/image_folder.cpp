@@ -269,15 +269,22 @@ ImageFolder load_image_folder(const fs::path& folder, int64_t side, int64_t chan
     }
   const auto order = [](const File& f) { return std::tuple(f.content.fold(0).value, f.content.value, f.path); };
   std::sort(files.begin(), files.end(), [&](const File& a, const File& b) { return order(a) < order(b); });
-  for (File& file : files) {
+  const auto part_of = [&](const File& file) -> ImageSet& {
     const uint32_t tenth = file.content.below(0, 10);
-    ImageSet& part = *parts[tenth < 8 ? 0 : tenth - 7];
+    return *parts[tenth < 8 ? 0 : tenth - 7];
+  };
+  for (const File& file : files) ++part_of(file).count;
+  for (ImageSet* const part : parts) {
+    part->labels.reserve(static_cast<size_t>(part->count));
+    part->pixels.reserve(static_cast<size_t>(part->count * part->size()));
+    part->class_names = result.train.class_names;
+  }
+  for (File& file : files) {
+    ImageSet& part = part_of(file);
     part.labels.push_back(classes.at(class_of(file)));
     part.pixels.insert(part.pixels.end(), file.pixels.begin(), file.pixels.end());
     file.pixels = {};  // so that they are not in memory twice
-    ++part.count;
   }
-  for (ImageSet* const part : parts) part->class_names = result.train.class_names;
   check(result.train.count && result.validation.count && result.test.count, name, ": only ",
         counted(std::ssize(files), "picture"), ", of which ", result.train.count, " fell to training, ",
         result.validation.count, " to validation and ", result.test.count,
