@@ -15,7 +15,7 @@ enum class Split { train, test };
 // The data directory: `option` (--data), else $RUNNEL_DATA, else ./data.
 std::filesystem::path data_directory(const std::string& option = {});
 
-// Where to keep what can be computed again: $XDG_CACHE_HOME/runnel, else $HOME/.cache/runnel. Empty if neither is set.
+// The folder for caches: $XDG_CACHE_HOME/runnel, else $HOME/.cache/runnel. Empty if neither variable is set.
 std::filesystem::path cache_directory();
 
 struct Source {

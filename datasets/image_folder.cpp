@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <set>
-#include <span>
+#include <sstream>
 #include <tuple>
 #include <utility>
 
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t most_named = 5;  // of the files that are skipped
 
-// FNV-1a of 64 bits. Key::fold and Key::below turn it into bits that all depend on all of the content.
+// 64-bit FNV-1a. As a Key, it gives numbers of which each bit depends on the whole content.
 struct Hash {
   uint64_t value = 0xcbf29ce484222325;
   void add(const void* data, size_t size) {
@@ -165,7 +165,7 @@ class CacheFile {
   Hash hash_;
 };
 
-// Under another name first, so that whoever reads it, reads all of it.
+// Written under a temporary name and renamed, so that no reader sees a part of it.
 bool write_cache(const fs::path& path, ImageFolder& folder, uint64_t key) {
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
@@ -236,12 +236,12 @@ ImageFolder load_image_folder(const fs::path& folder, int64_t side, int64_t chan
   };
   ImageFolder result{named("train"), named("validation"), named("test")};
   ImageSet* const parts[] = {&result.train, &result.validation, &result.test};
-  std::ostringstream digits;
-  digits << "images-" << std::hex << place.value << ".cache";
+  std::ostringstream file_name;
+  file_name << "images-" << std::hex << place.value << ".cache";
   if (!cache.empty()) {
     ImageFolder kept = result;
-    if (CacheFile(cache / digits.str(), false).transfer(kept, key.value)) {
-      kept.cache = cache / digits.str();
+    if (CacheFile(cache / file_name.str(), false).transfer(kept, key.value)) {
+      kept.cache = cache / file_name.str();
       kept.from_cache = true;
       return kept;
     }
@@ -290,7 +290,7 @@ ImageFolder load_image_folder(const fs::path& folder, int64_t side, int64_t chan
         result.validation.count, " to validation and ", result.test.count,
         " to testing; each needs one: add pictures (with 100 they suffice)");
 
-  if (!cache.empty() && write_cache(cache / digits.str(), result, key.value)) result.cache = cache / digits.str();
+  if (!cache.empty() && write_cache(cache / file_name.str(), result, key.value)) result.cache = cache / file_name.str();
   return result;
 }
 
