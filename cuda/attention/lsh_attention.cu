@@ -1,4 +1,4 @@
-// Reformer's attention by locality-sensitive hashing. ops/lsh_attention.cpp has the derivation; in the sorted order of
+// Reformer's attention by locality-sensitive hashing. ops/attention/lsh_attention.cpp has the derivation; in the sorted order of
 // a round, the query at a place sees the places [begin,end) but itself, and with k_j = q_j / |q_j|, x_ij = q_i . k_j /
 // sqrt(E) and what forward keeps, l_i = log sum e^x_ij over all rounds, p_ij = e^(x_ij - l_i), the results are
 //

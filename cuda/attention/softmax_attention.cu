@@ -1,4 +1,4 @@
-// Softmax attention in tiles (eq. 2). ops/softmax_attention.cpp has the derivation; with x_ij = q_i . k_j / sqrt(E) and
+// Softmax attention in tiles (eq. 2). ops/attention/softmax_attention.cpp has the derivation; with x_ij = q_i . k_j / sqrt(E) and
 // what forward keeps, l_i = log sum_j e^x_ij, p_ij = e^(x_ij - l_i), the four results are
 //
 //   y_i  = sum_j p_ij v_j                              found with a running maximum and sum, since l_i is not known yet
