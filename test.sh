@@ -47,7 +47,7 @@ finish() {  # waits for all, shows and counts what they said
 }
 
 ops=$(sed -n '/^set(OPS/,/)/p' CMakeLists.txt | tr -d ')' | cut -d'(' -f2 | tr -s ' \n' ' ' | sed 's/^OPS //')
-on_devices=$(for op in $ops; do printf '*test_%s.cpp,' "$op"; done)
+on_devices=$(for op in $ops; do printf '*test_%s.cpp,' "${op##*/}"; done)
 
 slow='*memory*,RAdam: twelve*,*four-point*,*by differences*,*distribution of*'  # and no new kernel in them
 

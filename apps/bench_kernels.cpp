@@ -72,7 +72,10 @@ std::vector<Kernel> kernels(Device device) {
   for (uint64_t i = 0; i < rows; ++i) key_list.push_back(Key{i});
   const Keys keys(Shape{rows}, key_list, device);
   const Dropout dropped{0.1f, Key{9}}, none{};
-  const AttentionSizes sizes{batch, length, length, heads, e, e, true};
+  const AttentionSizes sizes{batch, length, length, heads, e, e, true}, full{batch, length, length, heads, e, e, false};
+  const AttentionSizes one_position{batch, 1, length, heads, e, e, true};  // and a cache of `length`
+  const FeatureMap map = FeatureMap::elu_plus_one;
+  Tensor state = Tensor::full({sequences, e, e}, 0, device), state_z = Tensor::full({sequences, e}, 1, device);
   const double N = n, R = rows, D = d, F = f, S = sequences, L = length, E = e, V = vocabulary, K = components;
   const double scores = S * L * (L + 1) / 2;
 
@@ -118,44 +121,43 @@ std::vector<Kernel> kernels(Device device) {
   CASE(2 * N, 0.0, gather_rows, x0.data(), a.data(), some_rows.data(), rows, d);
   CASE(2 * S, 0.0, put_row, out.data(), tokens.data(), counter.data(), sequences);
   CASE(2.0, 1.0, advance, counter.data());
-  CASE(4 * N, 4 * N * E, causal_product_forward, x0.data(), a.data(), b.data(), c.data(), batch, length, heads, e, e);
+  CASE(4 * N, 4 * N * E, causal_product_forward, x0.data(), a.data(), b.data(), c.data(), sizes);
   CASE(7 * N, 12 * N * E, causal_product_backward, x0.data(), x1.data(), x2.data(), g.data(), a.data(), b.data(),
-       c.data(), batch, length, heads, e, e);
-  CASE(4 * N, 4 * N * E, linear_attention_forward, x0.data(), nullptr, nullptr, a.data(), b.data(), c.data(), nullptr,
-       nullptr, batch, length, heads, e, e);
-  CASE(8 * N, 12 * N * E, linear_attention_backward, x0.data(), x1.data(), x2.data(), g.data(), a.data(), a.data(),
-       b.data(), c.data(), nullptr, nullptr, batch, length, heads, e, e);
-  CASE(4 * N, 4 * N * E, full_linear_attention_forward, x0.data(), a.data(), b.data(), c.data(), nullptr,
-       FeatureMap::elu_plus_one, sizes);
+       c.data(), sizes);
+  CASE(4 * N, 4 * N * E, causal_linear_attention_forward, x0.data(), nullptr, nullptr, a.data(), b.data(), c.data(),
+       nullptr, nullptr, nullptr, sizes, map);
+  CASE(8 * N, 12 * N * E, causal_linear_attention_backward, x0.data(), x1.data(), x2.data(), nullptr, nullptr, g.data(),
+       nullptr, nullptr, a.data(), a.data(), b.data(), c.data(), nullptr, nullptr, nullptr, sizes, map);
+  CASE(4 * N, 4 * N * E, full_linear_attention_forward, x0.data(), a.data(), b.data(), c.data(), nullptr, full, map);
   CASE(8 * N, 12 * N * E, full_linear_attention_backward, x0.data(), x1.data(), x2.data(), g.data(), a.data(), a.data(),
-       b.data(), c.data(), nullptr, FeatureMap::elu_plus_one, sizes);
+       b.data(), c.data(), nullptr, full, map);
+  CASE(2 * S * E * E, 4 * S * E * E, linear_attention_step, x0.data(), state.data(), state_z.data(), a.data(), b.data(),
+       c.data(), one_position, map);
   CASE(3 * N, 5 * N, positive_random_features_forward, x0.data(), a.data(), b.data(), rows * heads, e, e);
   CASE(5 * N, 5 * N, positive_random_features_backward, x0.data(), x1.data(), g.data(), a.data(), b.data(),
        rows * heads, e, e);
   CASE(4 * N, 4 * scores * E, softmax_attention_forward, x0.data(), l.data(), a.data(), b.data(), c.data(), nullptr,
-       sizes);
+       sizes, none);
   CASE(8 * N, 10 * scores * E, softmax_attention_backward, x0.data(), x1.data(), x2.data(), g.data(), a.data(),
-       l.data(), a.data(), b.data(), c.data(), nullptr, sizes);
+       l.data(), a.data(), b.data(), c.data(), nullptr, sizes, none);
   CASE(2 * S * L * E, 4 * S * L * E, softmax_attention_step, x0.data(), cache_k.data(), cache_v.data(), a.data(),
-       b.data(), c.data(), position.data(), sequences, length, e, e);
+       b.data(), c.data(), position.data(), one_position);
   const Lsh lsh{};
   const int64_t lists = lsh.rounds * sequences;
   const Tensor rotations = floats({lsh.rounds * heads * e * lsh.buckets / 2});
   Indices buckets = numbers_below(lists * length, static_cast<uint32_t>(lsh.buckets));
   Indices order(Shape{lists * length}, device), begin(Shape{lists * length}, device),
       end(Shape{lists * length}, device);
-  DISPATCH(device, lsh_sort(order.data(), begin.data(), end.data(), buckets.data(), lists, length, lsh, true));
-  const LshSizes lsh_sizes{batch, length, heads, e, e, lsh};
+  DISPATCH(device, lsh_sort(order.data(), begin.data(), end.data(), buckets.data(), nullptr, sizes, lsh));
   const double hashed = static_cast<double>(lists * length), half = static_cast<double>(lsh.buckets / 2);
   const double seen = hashed * static_cast<double>(lsh.chunk);  // at most twice as many
   CASE(half * E * 8 * 4, half * E * 8 * 4, lsh_rotations, x0.data(), Key{3}, rotations.size());
-  CASE(N + hashed, 2 * hashed * E * half, lsh_hash, buckets.data(), a.data(), rotations.data(), batch, length, heads, e,
-       lsh);
-  CASE(4 * hashed, hashed, lsh_sort, order.data(), begin.data(), end.data(), buckets.data(), lists, length, lsh, true);
+  CASE(N + hashed, 2 * hashed * E * half, lsh_hash, buckets.data(), a.data(), rotations.data(), sizes, lsh);
+  CASE(4 * hashed, hashed, lsh_sort, order.data(), begin.data(), end.data(), buckets.data(), nullptr, sizes, lsh);
   CASE(3 * N, 4 * seen * E, lsh_attention_forward, x0.data(), l.data(), a.data(), b.data(),
-       (LshPlaces{order.data(), begin.data(), end.data()}), lsh_sizes);
+       (LshPlaces{order.data(), begin.data(), end.data()}), nullptr, sizes, lsh);
   CASE(6 * N, 10 * seen * E, lsh_attention_backward, x0.data(), x1.data(), g.data(), a.data(), l.data(), a.data(),
-       b.data(), (LshPlaces{order.data(), begin.data(), end.data()}), lsh_sizes);
+       b.data(), (LshPlaces{order.data(), begin.data(), end.data()}), nullptr, sizes, lsh);
 #undef CASE
   const RAdamStep step{
       .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .decay = 0, .size = 0, .adaptive = true, .clip = 1, .global_clip = 0};

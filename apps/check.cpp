@@ -77,15 +77,22 @@ struct Inputs {
 
 // The same sequence in pieces of `piece` positions, with the state carried from one to the next.
 Tensor in_pieces(const Inputs& in, int64_t piece) {
-  const Shape &s = in.q.shape(), &y_shape = in.v.shape();
-  const int64_t length = s[1], row = y_shape[2] * y_shape[3];
-  AttentionState state{Tensor::full({s[0], s[2], s[3], y_shape[3]}, 0), Tensor::full({s[0], s[2], s[3]}, 0)};
+  const Shape& y_shape = in.v.shape();
+  const int64_t length = y_shape[1], row = y_shape[2] * y_shape[3];
+  AttentionState state;
   Tensor y(y_shape);
   for (int64_t first = 0; first < length; first += piece) {
     const int64_t count = std::min(piece, length - first);
-    const Tensor part =
-        linear_attention(slice(in.q, first, count), slice(in.k, first, count), slice(in.v, first, count), &state);
-    for (int64_t b = 0; b < s[0]; ++b)
+    const Inputs at{slice(in.q, first, count), slice(in.k, first, count), slice(in.v, first, count)};
+    Tensor part;
+    if (piece == 1) {
+      part = linear_attention_step(at.q, at.k, at.v, state);
+    } else {
+      LinearAttentionResult result = linear_attention(at.q, at.k, at.v, state);
+      part = result.y;
+      state = result.state;
+    }
+    for (int64_t b = 0; b < y_shape[0]; ++b)
       std::copy_n(part.data() + b * count * row, count * row, y.data() + (b * length + first) * row);
   }
   return y;

@@ -50,7 +50,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, Attention atten
     case Attention::softmax:
       return softmax_attention(q, k, v);
     default:
-      return lsh_attention(q, v, lsh, rotations);
+      return lsh_attention(q, v, {}, lsh, rotations);
   }
 }
 
@@ -173,9 +173,9 @@ Tensor RecurrentTransformer::step(const Indices& tokens) {
       const auto attend = [&](auto& state) {
         const Tensor qs = reshape(q, split), ks = reshape(k, split), vs = reshape(v, split);
         if constexpr (std::is_same_v<decltype(state), AttentionState&>)
-          return linear_attention(qs, ks, vs, &state);
+          return linear_attention_step(qs, ks, vs, state);
         else
-          return softmax_attention(qs, ks, vs, state, position_);
+          return softmax_attention_step(qs, ks, vs, state, position_);
       };
       return reshape(std::visit(attend, states_[n]), Shape{batch_, 1, c.width()});
     };

@@ -113,84 +113,87 @@ KERNEL(advance(int32_t* position))
 
 // --- attention --------------------------------------------------------------------------------------------------
 
-// Eq. 8-12 without the normaliser, Algorithm 1: y_i = q_i^T sum_{j<=i} k_j v_j^T.
-// q, k [B,L,H,E], v, y [B,L,H,M].
-KERNEL(causal_product_forward(float* y, const float* q, const float* k, const float* v, int64_t batch, int64_t length,
-                              int64_t heads, int64_t e, int64_t m))
-KERNEL(causal_product_backward(float* dq, float* dk, float* dv, const float* dy, const float* q, const float* k,
-                               const float* v, int64_t batch, int64_t length, int64_t heads, int64_t e, int64_t m))
-
-// Causal linear attention with a feature map and the normaliser: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps).
-// The state before the first position comes in as s0 [B,H,E,M], z0 [B,H,E] (null: zero) and the one after the last goes
-// out as s1, z1 (null: not wanted); s1 may be s0 and z1 may be z0. Nobody sees the keys j >= lengths[b] (null: all are
-// seen); lengths and states do not go together.
-KERNEL(linear_attention_forward(float* y, float* s1, float* z1, const float* q, const float* k, const float* v,
-                                const float* s0, const float* z0, int64_t batch, int64_t length, int64_t heads,
-                                int64_t e, int64_t m, FeatureMap map = FeatureMap::elu_plus_one,
-                                const int32_t* lengths = nullptr))
-// s0, z0 as in the forward pass; they get no gradient. y is the forward pass's output.
-KERNEL(linear_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* q,
-                                 const float* k, const float* v, const float* s0, const float* z0, int64_t batch,
-                                 int64_t length, int64_t heads, int64_t e, int64_t m,
-                                 FeatureMap map = FeatureMap::elu_plus_one, const int32_t* lengths = nullptr))
-
+// q [B,L,H,E], k [B,S,H,E], v [B,S,H,M], y [B,L,H,M]; lengths [B] (null: all are S): keys j >= lengths[b] are padding,
+// which no query sees. A causal query sees only keys j <= i, and S is L. A query that sees no key gets zeros.
 struct AttentionSizes {
   int64_t batch, length, key_length, heads, e, m;  // B, L, S, H, E, M
   bool causal;
+  constexpr int64_t sequences() const { return batch * heads; }  // N
 };
 
-// Linear attention where every query sees all keys j < lengths[b] (null: all S), eq. 5 and 6: one state for all,
-// y_i = phi(q_i)^T S / (phi(q_i)^T Z + eps). q [B,L,H,E], k [B,S,H,E], v [B,S,H,M], y [B,L,H,M].
+// Eq. 8-12 without the normaliser, Algorithm 1: y_i = q_i^T sum_{j<=i} k_j v_j^T.
+KERNEL(causal_product_forward(float* y, const float* q, const float* k, const float* v, AttentionSizes sizes))
+KERNEL(causal_product_backward(float* dq, float* dk, float* dv, const float* dy, const float* q, const float* k,
+                               const float* v, AttentionSizes sizes))
+
+// Causal linear attention with a feature map and the normaliser: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps), with
+// S_i = S_0 + sum_{j<=i} phi(k_j) v_j^T [B,H,E,M] and Z_i = Z_0 + sum_{j<=i} phi(k_j) [B,H,E]. s0 and z0 (null: zero)
+// are the state before the first position, s1 and z1 (null: not wanted) that after the last. States do not go with
+// lengths.
+KERNEL(causal_linear_attention_forward(float* y, float* s1, float* z1, const float* q, const float* k, const float* v,
+                                       const float* s0, const float* z0, const int32_t* lengths, AttentionSizes sizes,
+                                       FeatureMap map))
+// ds0 and dz0 may be null: not wanted; ds1 and dz1, the gradients of the final state, may be null: zero.
+KERNEL(causal_linear_attention_backward(float* dq, float* dk, float* dv, float* ds0, float* dz0, const float* dy,
+                                        const float* ds1, const float* dz1, const float* y, const float* q,
+                                        const float* k, const float* v, const float* s0, const float* z0,
+                                        const int32_t* lengths, AttentionSizes sizes, FeatureMap map))
+// Linear attention where every query sees all keys, eq. 5 and 6: one state for all of them.
 KERNEL(full_linear_attention_forward(float* y, const float* q, const float* k, const float* v, const int32_t* lengths,
-                                     FeatureMap map, AttentionSizes sizes))
+                                     AttentionSizes sizes, FeatureMap map))
 KERNEL(full_linear_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* q,
-                                      const float* k, const float* v, const int32_t* lengths, FeatureMap map,
-                                      AttentionSizes sizes))
+                                      const float* k, const float* v, const int32_t* lengths, AttentionSizes sizes,
+                                      FeatureMap map))
+// One position of causal linear attention, eq. 18-20: L = S = 1. Updates the state s [B,H,E,M], z [B,H,E] in place.
+KERNEL(linear_attention_step(float* y, float* s, float* z, const float* q, const float* k, const float* v,
+                             AttentionSizes sizes, FeatureMap map))
 
 // Positive random features (Choromanski et al. 2021) of x [rows,E] from its products p [rows,F] with the projection:
-// y[r,c] = exp(s p[r,c] - s^2 |x_r|^2 / 2) / sqrt(F), s = E^(-1/4). dx is what comes by way of the norm only.
+// y[r,c] = exp(s p[r,c] - s^2 |x_r|^2 / 2) / sqrt(F), s = E^(-1/4). dx is the gradient by way of the norm only.
 KERNEL(positive_random_features_forward(float* y, const float* p, const float* x, int64_t rows, int64_t features,
                                         int64_t e))
 KERNEL(positive_random_features_backward(float* dp, float* dx, const float* dy, const float* y, const float* x,
                                          int64_t rows, int64_t features, int64_t e))
 
-// Softmax attention, eq. 2: y_i = sum_j p_ij v_j, p_ij = softmax over j of q_i . k_j / sqrt(E). A query sees the keys
-// j < lengths[b] (null: all S), and if causal, where S is L, only those j <= i; one that sees none gets zeros.
-// q [B,L,H,E], k [B,S,H,E], v [B,S,H,M], lengths [B], y [B,L,H,M]; l [B,H,L] = log sum_j exp(q_i . k_j / sqrt(E)).
+// Softmax attention, eq. 2: y_i = sum_j p_ij v_j, p_ij = softmax over j of q_i . k_j / sqrt(E), and
+// l [B,H,L] = log sum_j exp(q_i . k_j / sqrt(E)). The dropout is that of the weights p_ij.
 KERNEL(softmax_attention_forward(float* y, float* l, const float* q, const float* k, const float* v,
-                                 const int32_t* lengths, AttentionSizes sizes))
+                                 const int32_t* lengths, AttentionSizes sizes, Dropout dropout))
 KERNEL(softmax_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* l,
                                   const float* q, const float* k, const float* v, const int32_t* lengths,
-                                  AttentionSizes sizes))
-// One query of each of N sequences, which sees what came before it and itself: writes k [N,E] and v [N,M] into column
-// and row position[0] of the caches [N,E,capacity] and [N,capacity,M], then y [N,M] from all up to there.
+                                  AttentionSizes sizes, Dropout dropout))
+// The number, in the sense of `dropout`, of the first weight of query i of sequence n = b H + h: weights are counted as
+// elements of a tensor [B,H,L,S'], S' being S rounded up to a multiple of 8, so that a Philox block belongs to one
+// query.
+constexpr int64_t first_weight(const AttentionSizes& s, int64_t n, int64_t i) {
+  return (n * s.length + i) * ((s.key_length + 7) / 8 * 8);
+}
+// One position of causal softmax attention: writes k and v to column and row position[0] of the caches [B,H,E,S] and
+// [B,H,S,M], where S is their capacity, and attends to all positions up to there. L = 1.
 KERNEL(softmax_attention_step(float* y, float* k_cache, float* v_cache, const float* q, const float* k, const float* v,
-                              const int32_t* position, int64_t sequences, int64_t capacity, int64_t e, int64_t m))
+                              const int32_t* position, AttentionSizes sizes))
 
-// rotations[i] = key.normal(i)
+// Reformer's attention, see lsh_attention.cpp. S is L; E, M and chunk are at most 256. rotations[i] = key.normal(i)
 KERNEL(lsh_rotations(float* rotations, Key key, int64_t n))
-// buckets [rounds,B,H,L]: the first place of the largest number in [q_i R, -q_i R], where q is [B,L,H,E] and the
-// rotations R are [rounds,H,E,buckets/2].
-KERNEL(lsh_hash(int32_t* buckets, const float* q, const float* rotations, int64_t batch, int64_t length, int64_t heads,
-                int64_t e, Lsh lsh))
-// Sorts the positions of each of rounds B H sequences of buckets by bucket and position, and says which places of that
-// order the query at a place may see: [begin,end) but itself, all three [sequences,L]. These are its bucket's in its
-// chunk and in the chunk before; if causal, those before its own. begin and end never fall from place to place.
-KERNEL(lsh_sort(int32_t* order, int32_t* begin, int32_t* end, const int32_t* buckets, int64_t sequences, int64_t length,
-                Lsh lsh, bool causal))
+// buckets [rounds,B,H,L]: the index of the first largest number in [q_i R, -q_i R], with the rotations R
+// [rounds,H,E,buckets/2].
+KERNEL(lsh_hash(int32_t* buckets, const float* q, const float* rotations, AttentionSizes sizes, Lsh lsh))
+// Sorts the positions of each sequence and round by bucket and position, padding last. The query at a place of that
+// order sees the places [begin,end) but itself, all three [rounds,B,H,L]: those of its bucket in its chunk and in the
+// chunk before; if causal, those before its own. begin and end never decrease from place to place; padding sees
+// nothing.
+KERNEL(lsh_sort(int32_t* order, int32_t* begin, int32_t* end, const int32_t* buckets, const int32_t* lengths,
+                AttentionSizes sizes, Lsh lsh))
 struct LshPlaces {
   const int32_t *order, *begin, *end;  // [rounds,B,H,L]
 };
-struct LshSizes {
-  int64_t batch, length, heads, e, m;  // e and m at most 256
-  Lsh lsh;
-};
 // y_i = sum_j p_ij v_j, p_ij = e^(x_ij - l_i), x_ij = q_i . k_j / sqrt(E), k_j = q_j / |q_j| (0 where |q_j| < 1e-6),
 // where j runs over what i sees in a round, in one round after the other. A query that sees nothing in any of them has
-// y_i = v_i and l_i = infinity. q [B,L,H,E], v, y [B,L,H,M], l [B,H,L].
-KERNEL(lsh_attention_forward(float* y, float* l, const float* q, const float* v, LshPlaces places, LshSizes sizes))
+// y_i = v_i and l_i = infinity; at padding, y_i = 0. l [B,H,L].
+KERNEL(lsh_attention_forward(float* y, float* l, const float* q, const float* v, LshPlaces places,
+                             const int32_t* lengths, AttentionSizes sizes, Lsh lsh))
 KERNEL(lsh_attention_backward(float* dq, float* dv, const float* dy, const float* y, const float* l, const float* q,
-                              const float* v, LshPlaces places, LshSizes sizes))
+                              const float* v, LshPlaces places, const int32_t* lengths, AttentionSizes sizes, Lsh lsh))
 
 // --- optimizer --------------------------------------------------------------------------------------------------
 

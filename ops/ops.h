@@ -103,52 +103,68 @@ struct MuonUpdate {
 };
 void muon_step(std::vector<MuonUpdate> updates, const MuonStep& step);
 
-// y_i = q_i^T sum_{j<=i} k_j v_j^T, eq. 8-12 without the normaliser, gradients by eq. 13-15.
-Tensor causal_product(const Tensor& q, const Tensor& k, const Tensor& v);  // [B,L,H,E] [B,L,H,E] [B,L,H,M] -> [B,L,H,M]
+// --- attention: q [B,L,H,E], k [B,S,H,E], v [B,S,H,M] -> y [B,L,H,M] ---------------------------------------------
 
-// The state that causal attention carries: S = sum phi(k) v^T [B,H,E,M], Z = sum phi(k) [B,H,E] (eq. 16-20).
+// Which keys a query sees. One that sees none gets zeros.
+struct AttentionMask {
+  bool causal = true;    // only keys j <= i; S must be L
+  Indices lengths = {};  // [B]: keys j >= lengths[b] are padding, which no query sees; empty: all are S
+};
+
+// y_i = q_i^T sum_{j<=i} k_j v_j^T, eq. 8-12 without the normaliser, gradients by eq. 13-15.
+Tensor causal_product(const Tensor& q, const Tensor& k, const Tensor& v);
+
+// Linear attention, eq. 4-12: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps), where S_i = sum_j phi(k_j) v_j^T and
+// Z_i = sum_j phi(k_j) are sums over the keys that query i sees.
+Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask = {},
+                        FeatureMap map = FeatureMap::elu_plus_one);
+
+// The state of causal linear attention after some position, S [B,H,E,M] and Z [B,H,E]; empty: zero, before the first.
 struct AttentionState {
   Tensor s, z;
 };
-// Causal attention: y_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps). With a state, it goes on from that state and
-// advances it in place (which is not differentiated). Nobody sees the keys j >= lengths[b] (empty: all are seen); a
-// query that sees none gets zeros.
-Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState* state = nullptr,
-                        FeatureMap map = FeatureMap::elu_plus_one,
-                        const Indices& lengths = {});  // [B,L,H,E] [B,L,H,E] [B,L,H,M] . . [B] -> [B,L,H,M]
-// The same where every query sees all keys j < lengths[b], eq. 5 and 6: S and Z are sums over all of them.
-Tensor full_linear_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                             FeatureMap map = FeatureMap::elu_plus_one,
-                             const Indices& lengths = {});  // [B,L,H,E] [B,S,H,E] [B,S,H,M] . [B] -> [B,L,H,M]
+struct LinearAttentionResult {
+  Tensor y;
+  AttentionState state;
+};
+// Causal linear attention that goes on from a state and returns the one after its last position. Differentiable in
+// both: a sequence may be computed in segments. Truncated backpropagation through time, one update per segment:
+//
+//   auto [y, next] = linear_attention(q, k, v, state);
+//   optimizer.step(tape.backward(loss(y)));
+//   state = {next.s.set_wants_grad(false), next.z.set_wants_grad(false)};  // a constant to the next segment
+LinearAttentionResult linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionState& initial,
+                                       FeatureMap map = FeatureMap::elu_plus_one);
+// One position, eq. 18-20, for decoding: updates the state in place. L = S = 1. Has no gradient.
+Tensor linear_attention_step(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state,
+                             FeatureMap map = FeatureMap::elu_plus_one);
 
 // Positive random features (Choromanski et al. 2021): f_c = exp(w_c . x' - |x'|^2 / 2) / sqrt(F), x' = x / E^(1/4),
-// with w_c the rows of the projection, which gets no gradient. For FeatureMap::none: then attention is softmax
-// attention but for what F features leave to chance. f_c is at most exp(|w_c|^2 / 2) / sqrt(F), whatever x.
+// with w_c the rows of the projection, which gets no gradient. Linear attention on them, with FeatureMap::identity,
+// estimates softmax attention. f_c is at most exp(|w_c|^2 / 2) / sqrt(F), whatever x.
 Tensor positive_random_features(const Tensor& x, const Tensor& projection);  // [...,E] [F,E] -> [...,F]
-// [F,E]: normal rows, made orthogonal E at a time, which leaves less to chance than independent ones.
+// [F,E]: normal rows, made orthogonal E at a time, which lowers the variance of the estimate.
 Tensor random_projection(int64_t features, int64_t e, Key key, Device device = Device::cpu);
 
-// Softmax attention, eq. 2: y_i = sum_j p_ij v_j, where p_ij is the softmax over j of q_i . k_j / sqrt(E); memory grows
-// with L, not with its square. A query sees the keys j < lengths[b] (empty: all S), and if causal, where S must be L,
-// only those j <= i; one that sees none gets zeros.
-Tensor softmax_attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal = true,
-                         const Indices& lengths = {});  // [B,L,H,E] [B,S,H,E] [B,S,H,M] [B] -> [B,L,H,M]
+// Softmax attention, eq. 2: y_i = sum_j p_ij v_j, where p_ij is the softmax over the keys j that query i sees of
+// q_i . k_j / sqrt(E). Memory grows with L, not with its square. The dropout is applied to the weights p_ij.
+Tensor softmax_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask = {},
+                         Dropout dropout = {});
 
-// What softmax attention keeps to go on position by position ("stateful softmax"): all keys and values so far.
+// The KV cache of causal softmax attention ("stateful softmax" in the paper): keys and values of all positions so far.
 struct KeyValueCache {
   Tensor k, v;  // [B,H,E,capacity] [B,H,capacity,M], of which the first positions are filled
 };
-// Causal softmax attention at one position, position[0]: puts k and v into the cache, in place, and looks at all up to
-// there. Has no gradient. On CUDA, M is at most 256.
-Tensor softmax_attention(const Tensor& q, const Tensor& k, const Tensor& v, KeyValueCache& cache,
-                         const Indices& position);  // [B,1,H,E] [B,1,H,E] [B,1,H,M] . [1] -> [B,1,H,M]
+// Causal softmax attention at one position, position[0], for decoding: puts k and v into the cache, in place, and
+// attends to all positions up to there. L = S = 1; on CUDA, M is at most 256. Has no gradient.
+Tensor softmax_attention_step(const Tensor& q, const Tensor& k, const Tensor& v, KeyValueCache& cache,
+                              const Indices& position);
 
-// Reformer's attention (Kitaev et al. 2020), to compare with: in each of several rounds, positions are hashed into
-// buckets by a random rotation per head, sorted by bucket and cut into chunks; a query sees the keys of its bucket in
-// its chunk and in the one before, but itself only if it sees nothing else in any round. Keys are the queries, of unit
-// length. The rotations [rounds,H,E,buckets/2] are the normal numbers of `rotations`, in this order. E, M and chunk are
-// at most 256.
-Tensor lsh_attention(const Tensor& q, const Tensor& v, const Lsh& lsh, Key rotations,
-                     bool causal = true);  // [B,L,H,E] [B,L,H,M] -> [B,L,H,M]
+// Reformer's attention (Kitaev et al. 2020): in each of several rounds, positions are hashed into buckets by a random
+// rotation per head, sorted by bucket and cut into chunks; a query sees the keys of its bucket in its chunk and in the
+// one before, but itself only if it sees nothing else in any round. Keys are the queries, normalised to unit length.
+// The rotations [rounds,H,E,buckets/2] are the normal numbers of `rotations`, in this order. At padding, y is 0. S is
+// L; E, M and chunk are at most 256.
+Tensor lsh_attention(const Tensor& q, const Tensor& v, const AttentionMask& mask, const Lsh& lsh, Key rotations);
 
 }  // namespace runnel

@@ -16,7 +16,7 @@
 #include "ops/gemm.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
-#include "ops/small_matrix.h"
+#include "ops/cpu/small_matrix.h"
 
 namespace runnel {
 namespace {

@@ -6,14 +6,14 @@ namespace runnel {
 
 enum class Activation { none, relu };
 
-// What linear attention applies to each number of a query or key; results are positive.
+// What linear attention applies to each element of queries and keys; results are positive.
 enum class FeatureMap {
   elu_plus_one,  // elu(x) + 1, eq. 7
   relu,          // max(x, 0) + 1e-3
-  none           // x, which must be positive: a feature already, such as positive_random_features makes
+  identity       // x, which must be positive: features already, such as positive_random_features computes
 };
 
-// Added to a sum of features after its end, so that 0 / 0 is 0. The authors add 1e-6, which silences a head whose
+// Added to a sum of features, so that 0 / 0 is 0. The authors add 1e-6, which silences a head whose
 // features are exponentially small, as those of models/initial.h may become, and for good: no gradient brings it back.
 constexpr float normaliser_eps = 1e-24f;
 

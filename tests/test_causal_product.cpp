@@ -66,7 +66,7 @@ TEST_CASE("causal_product names the shapes that do not match") {
       [&] {
         causal_product(q, q, random_tensor(Shape{2, 7, 3, 4}, 2));
       },
-      "causal_product: v [2,7,3,4] does not match q [2,8,3,5]");
+      "causal_product: v [2,7,3,4] does not match k [2,8,3,5]");
   check_fails(
       [&] {
         causal_product(q, random_tensor(Shape{2, 8, 3, 4}, 2), q);

@@ -62,9 +62,21 @@ Tensor positions(const Tensor& x, int64_t begin, int64_t end) {
   return Tensor(Shape{shape[0], end - begin, shape[2], shape[3]}, part, x.device());
 }
 
-AttentionState zero_state(const Case& x) {
-  return {Tensor::full(Shape{x.b, x.h, x.e, x.m}, 0, x.q.device()),
-          Tensor::full(Shape{x.b, x.h, x.e}, 0, x.q.device())};
+// sum_i x_i c_i for random numbers c.
+Tensor random_dot(const Tensor& x, uint64_t seed) {
+  return matmul(reshape(x, Shape{1, x.size()}), random_tensor(Shape{x.size(), 1}, seed, -1, 1, x.device()));
+}
+
+AttentionState random_state(const Case& x) {  // Z is positive
+  return {random_tensor(Shape{x.b, x.h, x.e, x.m}, 7, -2, 2, x.q.device()),
+          random_tensor(Shape{x.b, x.h, x.e}, 8, 0.1f, 2, x.q.device())};
+}
+
+// phi' is continuous at 0, but phi'' does not exist there: differences keep off it.
+Tensor off_zero(const Tensor& t) {
+  std::vector<float> values = t.to_vector();
+  for (float& value : values) value += value < 0 ? -0.1f : 0.1f;
+  return Tensor(t.shape(), values, t.device());
 }
 
 // The same from the parts that Algorithm 1 leaves to autodiff: causal_product, its normaliser as one more column of v.
@@ -117,19 +129,18 @@ struct Form {
   Tensor features(int64_t length, uint64_t seed, Device device) const {
     std::vector<float> values = random_tensor(Shape{b, length, h, e}, seed, -2, 2).to_vector();
     for (float& value : values)
-      value = map == FeatureMap::none ? std::abs(value) + 0.1f : value + (value < 0 ? -0.1f : 0.1f);
+      value = map == FeatureMap::identity ? std::abs(value) + 0.1f : value + (value < 0 ? -0.1f : 0.1f);
     return Tensor(Shape{b, length, h, e}, values, device);
   }
   int64_t keys(int64_t n) const { return lengths ? lengths.to_vector()[static_cast<size_t>(n)] : s; }
   Tensor operator()(const Tensor& queries, const Tensor& keys_of, const Tensor& values) const {
-    return causal ? linear_attention(queries, keys_of, values, nullptr, map, lengths)
-                  : full_linear_attention(queries, keys_of, values, map, lengths);
+    return linear_attention(queries, keys_of, values, {causal, lengths}, map);
   }
   double phi(double x) const {
-    return map == FeatureMap::none ? x : map == FeatureMap::relu ? std::max(x, 0.0) + 1e-3 : ::phi(x);
+    return map == FeatureMap::identity ? x : map == FeatureMap::relu ? std::max(x, 0.0) + 1e-3 : ::phi(x);
   }
   double slope(double x) const {
-    return map == FeatureMap::none || x > 0 ? 1 : map == FeatureMap::relu ? 0 : std::exp(x);
+    return map == FeatureMap::identity || x > 0 ? 1 : map == FeatureMap::relu ? 0 : std::exp(x);
   }
 };
 
@@ -187,7 +198,7 @@ struct Reference {
   }
 };
 
-const std::vector<FeatureMap> all_maps = {FeatureMap::elu_plus_one, FeatureMap::relu, FeatureMap::none};
+const std::vector<FeatureMap> all_maps = {FeatureMap::elu_plus_one, FeatureMap::relu, FeatureMap::identity};
 
 void for_all_forms(const std::vector<std::array<int64_t, 6>>& sizes, const std::vector<FeatureMap>& maps,
                    const std::function<void(const Form&)>& f) {
@@ -285,11 +296,11 @@ TEST_CASE("a query of the last position sees the same, causal or not") {
   for (const Device device : devices()) {
     const Case x(2, 70, 2, 5, 7, device);
     const Tensor last = positions(linear_attention(x.q, x.k, x.v), x.l - 1, x.l);
-    check_close(full_linear_attention(positions(x.q, x.l - 1, x.l), x.k, x.v), doubles(last), reduction);
+    check_close(linear_attention(positions(x.q, x.l - 1, x.l), x.k, x.v, {.causal = false}), doubles(last), reduction);
   }
 }
 
-TEST_CASE("the number of threads changes how full_linear_attention cuts a sequence, not the result") {
+TEST_CASE("the number of threads changes how a non-causal sequence is cut, not the result") {
   const Form x({1, 300, 500, 1, 20, 12}, false, FeatureMap::elu_plus_one, true, Device::cpu);
   const Tensor dy = random_tensor(Shape{x.b, x.l, x.h, x.m}, 4);
   const Reference expected(x, doubles(dy));
@@ -305,7 +316,7 @@ TEST_CASE("the number of threads changes how full_linear_attention cuts a sequen
   omp_set_num_threads(threads);
 }
 
-TEST_CASE("full_linear_attention's memory beyond inputs, output and gradients does not grow with L or S") {
+TEST_CASE("non-causal linear_attention: memory beyond inputs, output and gradients does not grow with L or S") {
   for (const Device device : devices()) {
     const auto extra = [device](int64_t l, int64_t s) {
       Form x({1, l, s, 1, 16, 16}, false, FeatureMap::elu_plus_one, false, device);
@@ -321,15 +332,15 @@ TEST_CASE("full_linear_attention's memory beyond inputs, output and gradients do
   }
 }
 
-TEST_CASE("with any map, the recurrent form is the parallel one") {
+TEST_CASE("linear_attention_step: position by position equals the parallel form, for all maps") {
   for (const Device device : devices())
-    for (const FeatureMap map : {FeatureMap::relu, FeatureMap::none}) {
-      const Form x({1, 5, 5, 2, 5, 7}, true, map, false, device);
+    for (const FeatureMap map : all_maps) {
+      const Form x({1, 5, 5, 2, 5, 37}, true, map, false, device);
       const Tensor whole = x(x.q, x.k, x.v);
-      AttentionState state{Tensor::full(Shape{1, 2, 5, 7}, 0, device), Tensor::full(Shape{1, 2, 5}, 0, device)};
+      AttentionState state;
       for (int64_t i = 0; i < x.l; ++i) {
         const auto at = [i](const Tensor& t) { return positions(t, i, i + 1); };
-        check_close(linear_attention(at(x.q), at(x.k), at(x.v), &state, map), doubles(at(whole)), reduction);
+        check_close(linear_attention_step(at(x.q), at(x.k), at(x.v), state, map), doubles(at(whole)), reduction);
       }
     }
 }
@@ -366,12 +377,6 @@ TEST_CASE("linear_attention's gradients by four-point differences") {
       CAPTURE(e);
       CAPTURE(m);
       Case x(b, l, h, e, m, device);
-      // phi' jumps from 1 to 1 at 0, but phi'' does not exist there: keep off.
-      const auto off_zero = [](const Tensor& t) {
-        std::vector<float> values = t.to_vector();
-        for (float& value : values) value += value < 0 ? -0.1f : 0.1f;
-        return Tensor(t.shape(), values, t.device());
-      };
       check_gradients([](const auto& in) { return linear_attention(in[0], in[1], in[2]); },
                       {off_zero(x.q), off_zero(x.k), x.v});
     }
@@ -430,35 +435,102 @@ TEST_CASE("linear_attention's gradients equal those of causal_product, elu_plus_
     }
 }
 
-TEST_CASE("parallel = chunked = recurrent: a carried state makes no difference") {
+TEST_CASE("linear_attention: segments that carry the state have the results and gradients of the whole sequence") {
   for (const Device device : devices())
-    for (const int64_t step : {1, 7, 32, 50}) {
+    for (const int64_t step : {1, 13, 32, 70}) {
       CAPTURE(step);
-      const Case x(2, 100, 3, 5, 7, device);
-      const Tensor whole = linear_attention(x.q, x.k, x.v);
-      AttentionState state = zero_state(x);
+      Case x(2, 70, 2, 5, 7, device);
+      const Tensor c = random_tensor(x.v.shape(), 4, -1, 1, device);
+      AttentionState initial = random_state(x);
+      for (Tensor* t : {&x.q, &x.k, &x.v, &initial.s, &initial.z}) t->set_wants_grad();
+      const auto product = [](const Tensor& y, const Tensor& with) {
+        return matmul(reshape(y, Shape{1, y.size()}), reshape(with, Shape{with.size(), 1}));
+      };
+      const auto loss_of_state = [](const AttentionState& state) {
+        return add(random_dot(state.s, 5), random_dot(state.z, 6));
+      };
+
+      Tape whole_tape;
+      const LinearAttentionResult whole = linear_attention(x.q, x.k, x.v, initial);
+      const Gradients expected = whole_tape.backward(add(product(whole.y, c), loss_of_state(whole.state)));
+
+      struct Segment {
+        int64_t begin, end;
+        Tensor q, k, v;
+      };
+      std::vector<Segment> segments;
+      Tape tape;
+      AttentionState state = initial;
+      Tensor loss = Tensor::full(Shape{1, 1}, 0, device);
       for (int64_t begin = 0; begin < x.l; begin += step) {
         const int64_t end = std::min(begin + step, x.l);
-        const Tensor part = linear_attention(positions(x.q, begin, end), positions(x.k, begin, end),
-                                             positions(x.v, begin, end), &state);
-        check_close(part, doubles(positions(whole, begin, end)), reduction);
+        Segment s{begin, end, positions(x.q, begin, end), positions(x.k, begin, end), positions(x.v, begin, end)};
+        for (Tensor* t : {&s.q, &s.k, &s.v}) t->set_wants_grad();
+        const LinearAttentionResult part = linear_attention(s.q, s.k, s.v, state);
+        check_close(part.y, doubles(positions(whole.y, begin, end)), reduction);
+        loss = add(loss, product(part.y, positions(c, begin, end)));
+        state = part.state;
+        segments.push_back(std::move(s));
       }
+      check_close(state.s, doubles(whole.state.s), reduction);
+      check_close(state.z, doubles(whole.state.z), reduction);
+      const Gradients gradients = tape.backward(add(loss, loss_of_state(state)));
+      for (const Segment& s : segments) {
+        check_close(gradients.of(s.q), doubles(positions(expected.of(x.q), s.begin, s.end)), reduction);
+        check_close(gradients.of(s.k), doubles(positions(expected.of(x.k), s.begin, s.end)), reduction);
+        check_close(gradients.of(s.v), doubles(positions(expected.of(x.v), s.begin, s.end)), reduction);
+      }
+      check_close(gradients.of(initial.s), doubles(expected.of(initial.s)), reduction);
+      check_close(gradients.of(initial.z), doubles(expected.of(initial.z)), reduction);
     }
 }
 
-TEST_CASE("the gradient takes the state it starts from as a constant") {
+TEST_CASE("linear_attention with an empty initial state starts from zero") {
   for (const Device device : devices()) {
-    const Case x(2, 40, 1, 5, 7, device);
-    AttentionState before = zero_state(x);
-    linear_attention(positions(x.q, 0, 7), positions(x.k, 0, 7), positions(x.v, 0, 7), &before);
-    check_gradients(
-        [&](const auto& in) {
-          AttentionState state{clone(before.s), clone(before.z)};
-          return linear_attention(in[0], in[1], in[2], &state);
-        },
-        {random_tensor(Shape{2, 33, 1, 5}, 5, 0.1f, 2, device), random_tensor(Shape{2, 33, 1, 5}, 6, -2, -0.1f, device),
-         positions(x.v, 7, 40)});
+    const Case x(2, 40, 3, 5, 7, device);
+    CHECK(linear_attention(x.q, x.k, x.v, AttentionState{}).y.to_vector() ==
+          linear_attention(x.q, x.k, x.v).to_vector());
   }
+}
+
+TEST_CASE("linear_attention: truncated backpropagation takes the state that a segment starts from as a constant") {
+  for (const Device device : devices()) {
+    Case x(2, 40, 1, 5, 7, device);
+    for (Tensor* t : {&x.q, &x.k, &x.v}) t->set_wants_grad();
+    AttentionState state;
+    const auto train = [&](const AttentionState& initial) {
+      Tape tape;
+      auto [y, next] = linear_attention(x.q, x.k, x.v, initial);
+      const Gradients gradients = tape.backward(random_dot(y, 4));
+      state = {next.s.set_wants_grad(false), next.z.set_wants_grad(false)};
+      return gradients;
+    };
+    train(state);
+    const AttentionState first = state;
+    const Gradients gradients = train(first), expected = train({clone(first.s), clone(first.z)});
+    for (const Tensor* t : {&x.q, &x.k, &x.v}) CHECK(gradients.of(*t).to_vector() == expected.of(*t).to_vector());
+    check_fails([&] { gradients.of(first.s); }, "the loss does not depend on this tensor");
+  }
+}
+
+TEST_CASE(
+    "linear_attention's gradients by four-point differences, with those of the initial and through the final state") {
+  for (const Device device : devices())
+    for (const auto& [b, l, h, e, m] : {std::array<int64_t, 5>{2, 5, 3, 4, 2}, {1, 1, 1, 3, 2}, {1, 70, 1, 3, 5}})
+      for (const bool only_state : {false, true}) {
+        CAPTURE(l);
+        CAPTURE(only_state);
+        const Case x(b, l, h, e, m, device);
+        const AttentionState initial = random_state(x);
+        check_gradients(
+            [only_state](const auto& in) {
+              const auto [y, final] = linear_attention(in[0], in[1], in[2], AttentionState{in[3], in[4]});
+              // A query is not needed for the state: without y, its gradient is 0.
+              const Tensor of_y = only_state ? scale(random_dot(in[0], 5), 1e-3f) : random_dot(y, 5);
+              return add(of_y, add(random_dot(final.s, 6), random_dot(final.z, 7)));
+            },
+            {off_zero(x.q), off_zero(x.k), x.v, initial.s, initial.z});
+      }
 }
 
 TEST_CASE("the number of threads changes how a sequence is cut, not the result") {
@@ -528,51 +600,50 @@ TEST_CASE("linear_attention names the shapes that do not match") {
       [&] {
         linear_attention(q, q, random_tensor(Shape{2, 7, 3, 4}, 2));
       },
-      "linear_attention: v [2,7,3,4] does not match q [2,8,3,5]");
+      "linear_attention: v [2,7,3,4] does not match k [2,8,3,5]");
   check_fails(
       [&] {
         linear_attention(q, random_tensor(Shape{2, 8, 3, 4}, 2), q);
       },
       "linear_attention: k [2,8,3,4] does not match q [2,8,3,5]");
   AttentionState state{Tensor::full(Shape{2, 3, 5, 4}, 0), Tensor::full(Shape{2, 3, 5}, 0)};
-  check_fails([&] { linear_attention(q, q, q, &state); }, "linear_attention: the state does not match");
-  state = {Tensor::full(Shape{2, 3, 5, 5}, 0), Tensor::full(Shape{2, 3, 5}, 0)};
-  const auto lengths = [](const std::vector<int32_t>& values) {
-    return Indices(Shape{static_cast<int64_t>(values.size())}, values);
-  };
+  const std::string words = ": the state, S [2,3,5,4] and Z [2,3,5], does not match q [2,";
+  check_fails([&] { linear_attention(q, q, q, state); }, "linear_attention" + words);
+  const Tensor q1 = random_tensor(Shape{2, 1, 3, 5}, 1);
+  check_fails([&] { linear_attention_step(q1, q1, q1, state); }, "linear_attention_step" + words);
+  check_fails([&] { linear_attention_step(q, q, q, state); }, "linear_attention_step: q [2,8,3,5] is not [B,1,H,E]");
+  check_fails([&] { linear_attention(q, q, q, AttentionState{state.s, {}}); }, "linear_attention: the state");
   check_fails(
       [&] {
-        linear_attention(q, q, q, &state, FeatureMap::relu, lengths({1, 2}));
-      },
-      "linear_attention: lengths do not go with a state");
-  check_fails(
-      [&] {
-        linear_attention(q, q, q, nullptr, FeatureMap::relu, lengths({1, 2, 3}));
+        linear_attention(q, q, q, {.lengths = Indices(Shape{3}, {1, 2, 3})});
       },
       "linear_attention: lengths [3] are not one number for each of 2 sequences");
 }
 
-TEST_CASE("full_linear_attention names the shapes that do not match") {
+TEST_CASE("linear_attention that is not causal names the shapes that do not match") {
   const auto tensor = [](Shape shape) { return Tensor::full(shape, 0); };
   const Tensor q = tensor({2, 8, 3, 5}), k = tensor({2, 6, 3, 5});
+  const AttentionMask full{.causal = false};
   check_fails(
       [&] {
-        full_linear_attention(tensor({2, 8, 15}), k, k);
+        linear_attention(tensor({2, 8, 15}), k, k, full);
       },
-      "full_linear_attention: q [2,8,15] is not [B,L,H,E]");
+      "linear_attention: q [2,8,15] is not [B,L,H,E]");
   check_fails(
       [&] {
-        full_linear_attention(q, tensor({2, 6, 3, 4}), k);
+        linear_attention(q, tensor({2, 6, 3, 4}), k, full);
       },
-      "full_linear_attention: k [2,6,3,4] does not match q [2,8,3,5]");
+      "linear_attention: k [2,6,3,4] does not match q [2,8,3,5]");
   check_fails(
       [&] {
-        full_linear_attention(q, k, tensor({2, 7, 3, 5}));
+        linear_attention(q, k, tensor({2, 7, 3, 5}), full);
       },
-      "full_linear_attention: v [2,7,3,5] does not match k [2,6,3,5]");
+      "linear_attention: v [2,7,3,5] does not match k [2,6,3,5]");
   check_fails(
       [&] {
-        full_linear_attention(q, k, k, FeatureMap::none, Indices(Shape{2}, {1, 7}));
+        linear_attention(q, k, k, {false, Indices(Shape{2}, {1, 7})});
       },
-      "full_linear_attention: length 7 of sequence 1 is not in [0, 6]");
+      "linear_attention: length 7 of sequence 1 is not in [0, 6]");
+  check_fails([&] { linear_attention(q, k, k); },
+              "linear_attention: q [2,8,3,5] and k [2,6,3,5] must have the same length to be causal");
 }

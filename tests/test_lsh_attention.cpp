@@ -30,6 +30,7 @@ struct Case {
         causal(is_causal),
         q(random_tensor(Shape{b, l, h, e}, 1, -2, 2, device)),
         v(random_tensor(Shape{b, l, h, m}, 2, -2, 2, device)) {}
+  AttentionSizes sizes() const { return {b, l, l, h, e, m, causal}; }
 };
 
 // The rotation of a round and head, [E,buckets/2], is numbers [rotation(...), rotation(...) + E buckets/2) of the key.
@@ -55,7 +56,7 @@ std::vector<int32_t> find_buckets(const Case& x) {
   Tensor rotations(Shape{x.lsh.rounds, x.h, x.e, x.lsh.buckets / 2}, device);
   Indices buckets(Shape{x.lsh.rounds, x.b, x.h, x.l}, device);
   DISPATCH(device, lsh_rotations(rotations.data(), key, rotations.size()));
-  DISPATCH(device, lsh_hash(buckets.data(), x.q.data(), rotations.data(), x.b, x.l, x.h, x.e, x.lsh));
+  DISPATCH(device, lsh_hash(buckets.data(), x.q.data(), rotations.data(), x.sizes(), x.lsh));
   return buckets.to_vector();
 }
 
@@ -185,7 +186,7 @@ struct Results {
     Tensor q = x.q, v = x.v;
     for (Tensor* t : {&q, &v}) t->set_wants_grad();
     Tape tape;
-    y = lsh_attention(q, v, x.lsh, key, x.causal);
+    y = lsh_attention(q, v, {x.causal}, x.lsh, key);
     dy = random_tensor(Shape{y.size(), 1}, 4, -1, 1, y.device());
     const Gradients gradients = tape.backward(matmul(reshape(y, Shape{1, y.size()}), dy));
     dq = gradients.of(q);
@@ -229,7 +230,8 @@ TEST_CASE("lsh_sort is stable, and a query sees its bucket in two chunks") {
     const Indices buckets(Shape{10}, std::vector<int32_t>{3, 0, 3, 0, 0, 3, 0, 1, 0, 0}, device);
     for (const bool causal : {false, true}) {
       Indices order(Shape{10}, device), begin(Shape{10}, device), end(Shape{10}, device);
-      DISPATCH(device, lsh_sort(order.data(), begin.data(), end.data(), buckets.data(), 1, 10, Lsh{1, 4, 2}, causal));
+      DISPATCH(device, lsh_sort(order.data(), begin.data(), end.data(), buckets.data(), nullptr,
+                                AttentionSizes{1, 10, 10, 1, 1, 1, causal}, Lsh{1, 4, 2}));
       CHECK(order.to_vector() == std::vector<int32_t>{1, 3, 4, 6, 8, 9, 7, 0, 2, 5});
       CHECK(begin.to_vector() == std::vector<int32_t>{0, 0, 0, 0, 2, 2, 6, 7, 7, 7});
       CHECK(end.to_vector() == (causal ? std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
@@ -297,7 +299,7 @@ TEST_CASE("lsh_attention with one bucket is softmax attention to the keys before
         softmax_attention(positions(q, true, x.e), positions(k, false, x.e), positions(v, false, x.m));
     std::vector<double> expected(v.begin(), v.begin() + x.h * x.m);  // position 0 sees itself
     for (const double number : doubles(softmax)) expected.push_back(number);
-    check_close(lsh_attention(x.q, x.v, x.lsh, key), expected, reduction);
+    check_close(lsh_attention(x.q, x.v, {}, x.lsh, key), expected, reduction);
   }
 }
 
@@ -326,7 +328,8 @@ TEST_CASE("lsh_attention's gradients by four-point differences") {
     x.q = Tensor(x.q.shape(), q, x.q.device());
     const std::vector<int32_t> buckets = find_buckets(x);
     REQUIRE(std::set<int32_t>(buckets.begin(), buckets.end()).size() > 2);
-    check_gradients([&x](const auto& in) { return lsh_attention(in[0], in[1], x.lsh, key, x.causal); }, {x.q, x.v}, h);
+    check_gradients([&x](const auto& in) { return lsh_attention(in[0], in[1], {x.causal}, x.lsh, key); }, {x.q, x.v},
+                    h);
   });
 }
 
@@ -361,28 +364,28 @@ TEST_CASE("lsh_attention's memory grows with L, not with its square") {
 TEST_CASE("lsh_attention names what does not fit") {
   const auto tensor = [](Shape shape) { return Tensor::full(shape, 0); };
   const Tensor q = tensor({2, 5, 3, 4}), v = tensor({2, 5, 3, 7});
-  check_fails([&] { lsh_attention(tensor({2, 5, 12}), v, {}, key); }, "lsh_attention: q [2,5,12] is not [B,L,H,E]");
+  check_fails([&] { lsh_attention(tensor({2, 5, 12}), v, {}, {}, key); }, "lsh_attention: q [2,5,12] is not [B,L,H,E]");
   check_fails(
       [&] {
-        lsh_attention(q, tensor({2, 6, 3, 7}), {}, key);
+        lsh_attention(q, tensor({2, 6, 3, 7}), {}, {}, key);
       },
-      "lsh_attention: v [2,6,3,7] does not match q [2,5,3,4]");
+      "lsh_attention: v [2,6,3,7] does not match k [2,5,3,4]");
   check_fails(
       [&] {
-        lsh_attention(q, tensor({2, 5, 3, 257}), {}, key);
+        lsh_attention(q, tensor({2, 5, 3, 257}), {}, {}, key);
       },
       "lsh_attention: q [2,5,3,4] and v [2,5,3,257] must have from 1 to 256 columns");
-  check_fails([&] { lsh_attention(q, v, {0, 32, 32}, key); }, "lsh_attention: rounds must be at least 1, not 0");
+  check_fails([&] { lsh_attention(q, v, {}, {0, 32, 32}, key); }, "lsh_attention: rounds must be at least 1, not 0");
   for (const int64_t buckets : {0, 7, 4098})
     check_fails(
         [&] {
-          lsh_attention(q, v, {4, buckets, 32}, key);
+          lsh_attention(q, v, {}, {4, buckets, 32}, key);
         },
         "lsh_attention: buckets must be an even number from 2 to 4096, not " + std::to_string(buckets));
   for (const int64_t chunk : {0, 257})
     check_fails(
         [&] {
-          lsh_attention(q, v, {4, 32, chunk}, key);
+          lsh_attention(q, v, {}, {4, 32, chunk}, key);
         },
         "lsh_attention: chunk must be from 1 to 256, not " + std::to_string(chunk));
 }

@@ -97,12 +97,13 @@ TEST_CASE("linear attention on positive random features approaches softmax atten
   for (const Device device : devices()) {
     const Tensor q = random_tensor(shape, 1, -1, 1, device), k = random_tensor(shape, 2, -1, 1, device);
     const Tensor v = random_tensor(shape, 3, -1, 1, device);
-    const auto causal = doubles(softmax_attention(q, k, v)), full = doubles(softmax_attention(q, k, v, false));
+    const auto causal = doubles(softmax_attention(q, k, v)),
+               full = doubles(softmax_attention(q, k, v, {.causal = false}));
     const auto error = [&](int64_t features) {
       const Tensor w = random_projection(features, 4, Key{4}, device);
       const Tensor q_features = positive_random_features(q, w), k_features = positive_random_features(k, w);
-      auto y = doubles(linear_attention(q_features, k_features, v, nullptr, FeatureMap::none));
-      auto y_full = doubles(full_linear_attention(q_features, k_features, v, FeatureMap::none));
+      auto y = doubles(linear_attention(q_features, k_features, v, {.causal = true}, FeatureMap::identity));
+      auto y_full = doubles(linear_attention(q_features, k_features, v, {.causal = false}, FeatureMap::identity));
       for (size_t i = 0; i < y.size(); ++i) y[i] -= causal[i], y_full[i] -= full[i];
       return std::max(std::sqrt(mean_square(y)), std::sqrt(mean_square(y_full)));
     };
@@ -123,7 +124,7 @@ TEST_CASE("the gradient goes through positive random features and linear attenti
     check_gradients(
         [&w](const auto& in) {
           return linear_attention(positive_random_features(in[0], w), positive_random_features(in[1], w), in[2],
-                                  nullptr, FeatureMap::none);
+                                  {.causal = true}, FeatureMap::identity);
         },
         {random_tensor(shape, 1, -1, 1, device), random_tensor(shape, 2, -1, 1, device),
          random_tensor(shape, 3, -1, 1, device)});

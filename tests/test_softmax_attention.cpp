@@ -110,7 +110,7 @@ TEST_CASE("softmax_attention and its gradients equal their definitions, causal a
     Tensor q = x.q, k = x.k, v = x.v;
     for (Tensor* t : {&q, &k, &v}) t->set_wants_grad();
     Tape tape;
-    const Tensor y = softmax_attention(q, k, v, x.causal, x.lengths);
+    const Tensor y = softmax_attention(q, k, v, {x.causal, x.lengths});
     const Tensor dy = random_tensor(Shape{y.size(), 1}, 4, -1, 1, y.device());
     const Gradients gradients = tape.backward(matmul(reshape(y, Shape{1, y.size()}), dy));
     const Reference reference(x, doubles(dy));
@@ -123,8 +123,11 @@ TEST_CASE("softmax_attention and its gradients equal their definitions, causal a
 
 TEST_CASE("softmax_attention's gradients by four-point differences") {
   for_all({{2, 5, 4, 3, 4, 2}}, [](const Case& x) {
-    check_gradients([&x](const auto& in) { return softmax_attention(in[0], in[1], in[2], x.causal, x.lengths); },
-                    {x.q, x.k, x.v});
+    check_gradients(
+        [&x](const auto& in) {
+          return softmax_attention(in[0], in[1], in[2], {x.causal, x.lengths});
+        },
+        {x.q, x.k, x.v});
   });
 }
 
@@ -155,8 +158,8 @@ TEST_CASE("softmax_attention position by position, from a cache of keys and valu
         return Tensor(Shape{x.b, 1, x.h, t.shape()[3]}, part, t.device());
       };
       for (int64_t i = 0; i < x.l; ++i) {
-        const Tensor y = softmax_attention(position(x.q, i), position(x.k, i), position(x.v, i), cache,
-                                           Indices(Shape{1}, {static_cast<int32_t>(i)}, device));
+        const Tensor y = softmax_attention_step(position(x.q, i), position(x.k, i), position(x.v, i), cache,
+                                                Indices(Shape{1}, {static_cast<int32_t>(i)}, device));
         std::vector<double> expected;
         const int64_t row = x.h * x.m;
         for (int64_t n = 0; n < x.b; ++n)
@@ -211,22 +214,23 @@ TEST_CASE("softmax_attention names the shapes that do not match") {
       [&] {
         softmax_attention(q, tensor({2, 6, 3, 4}), tensor({2, 6, 3, 7}));
       },
-      "q [2,5,3,4] and k [2,6,3,4] must be of one length to be causal");
+      "q [2,5,3,4] and k [2,6,3,4] must have the same length to be causal");
   check_fails(
       [&] {
-        softmax_attention(q, q, v, false, Indices(Shape{3}, {1, 2, 3}));
+        softmax_attention(q, q, v, {false, Indices(Shape{3}, {1, 2, 3})});
       },
       "softmax_attention: lengths [3] are not one number for each of 2 sequences");
   check_fails(
       [&] {
-        softmax_attention(q, q, v, false, Indices(Shape{2}, {1, 6}));
+        softmax_attention(q, q, v, {false, Indices(Shape{2}, {1, 6})});
       },
       "softmax_attention: length 6 of sequence 1 is not in [0, 5]");
   KeyValueCache cache{tensor({2, 3, 4, 8}), tensor({2, 3, 8, 7})};
   const Tensor q1 = tensor({2, 1, 3, 4}), v1 = tensor({2, 1, 3, 7});
-  check_fails([&] { softmax_attention(q, q, v, cache, Indices(Shape{1}, {0})); }, "q [2,5,3,4] is not [B,1,H,E]");
-  check_fails([&] { softmax_attention(q1, q1, v1, cache, Indices(Shape{1}, {8})); },
-              "softmax_attention: position 8 is not in a cache of 8");
+  check_fails([&] { softmax_attention_step(q, q, v, cache, Indices(Shape{1}, {0})); }, "q [2,5,3,4] is not [B,1,H,E]");
+  check_fails([&] { softmax_attention_step(q1, q1, v1, cache, Indices(Shape{1}, {8})); },
+              "softmax_attention_step: position 8 is not in a cache of 8");
   cache.v = tensor({2, 3, 9, 7});
-  check_fails([&] { softmax_attention(q1, q1, v1, cache, Indices(Shape{1}, {0})); }, "a cache of k [2,3,4,8] and v");
+  check_fails([&] { softmax_attention_step(q1, q1, v1, cache, Indices(Shape{1}, {0})); },
+              "a cache of k [2,3,4,8] and v");
 }

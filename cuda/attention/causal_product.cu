@@ -97,28 +97,27 @@ __global__ void __launch_bounds__(32 * most_warps)
 }
 
 // y [B,L,H,M] = scan(x, a, b) with x, a [B,L,H,E], b [B,L,H,M].
-void scan(float* y, const float* x, const float* a, const float* b, int64_t batch, int64_t length, int64_t heads,
-          int64_t e, int64_t m, Direction direction) {
+void scan(float* y, const float* x, const float* a, const float* b, const AttentionSizes& s, int64_t e, int64_t m,
+          Direction direction) {
   const int64_t warps = std::clamp<int64_t>((e + rows - 1) / rows, 1, most_warps), tile = chunk * warps * rows;
   const Grid grid{
-      dim3(static_cast<unsigned>(batch * heads), static_cast<unsigned>((m + 31) / 32)),
+      dim3(static_cast<unsigned>(s.sequences()), static_cast<unsigned>((m + 31) / 32)),
       dim3(static_cast<unsigned>(32 * warps)),
       SharedBytes().add<float>(tile).add<float>(tile).add<float>(chunk * 32).add<float>(warps * chunk * 32).bytes()};
-  launch("causal_product", causal_product_kernel, grid, y, x, a, b, length, heads, e, m, direction);
+  launch("causal_product", causal_product_kernel, grid, y, x, a, b, s.length, s.heads, e, m, direction);
 }
 
 }  // namespace
 
-void causal_product_forward(float* y, const float* q, const float* k, const float* v, int64_t batch, int64_t length,
-                            int64_t heads, int64_t e, int64_t m) {
-  scan(y, q, k, v, batch, length, heads, e, m, Direction::forward);
+void causal_product_forward(float* y, const float* q, const float* k, const float* v, AttentionSizes s) {
+  scan(y, q, k, v, s, s.e, s.m, Direction::forward);
 }
 
 void causal_product_backward(float* dq, float* dk, float* dv, const float* dy, const float* q, const float* k,
-                             const float* v, int64_t batch, int64_t length, int64_t heads, int64_t e, int64_t m) {
-  scan(dq, dy, v, k, batch, length, heads, m, e, Direction::forward);
-  scan(dk, v, dy, q, batch, length, heads, m, e, Direction::reverse);
-  scan(dv, k, q, dy, batch, length, heads, e, m, Direction::reverse);
+                             const float* v, AttentionSizes s) {
+  scan(dq, dy, v, k, s, s.m, s.e, Direction::forward);
+  scan(dk, v, dy, q, s, s.m, s.e, Direction::reverse);
+  scan(dv, k, q, dy, s, s.e, s.m, Direction::reverse);
 }
 
 }  // namespace runnel::cuda

@@ -20,16 +20,17 @@ constexpr int loaders = 2 * team;  // threads that fetch and store a tile togeth
 
 // --- sequences in global memory --------------------------------------------------------------------------------------
 
-// Rows of one head of x [B,L,H,width], read from the left or from the right: `position` counts from where one starts.
+// HeadRows of one head of x [B,L,H,width], read from the left or from the right: `position` counts from where one
+// starts.
 template <class T>
-struct Rows {
+struct HeadRows {
   T* data;
   int64_t batch, step;  // numbers from one batch entry, and from one position, to the next
   int width;
   bool in_fours;
 
-  Rows() = default;
-  Rows(T* x, int64_t length, int64_t heads, int64_t columns, bool from_the_right = false)
+  HeadRows() = default;
+  HeadRows(T* x, int64_t length, int64_t heads, int64_t columns, bool from_the_right = false)
       : data(from_the_right ? x + (length - 1) * heads * columns : x),
         batch(length * heads * columns),
         step(from_the_right ? -heads * columns : heads * columns),
@@ -62,17 +63,28 @@ struct Rows {
   }
 };
 
+// Clears the rows of x [B,length,row] from lengths[b] on (null: none).
+// Launch: a thread per number. Owns: this number. Shared: none.
+static __global__ void clear_padding_kernel(float* x, const int32_t* lengths, int64_t length, int64_t row, int64_t n) {
+  for (int64_t i = first_element(); i < n; i += element_step())
+    if (i / row % length >= lengths[i / row / length]) x[i] = 0;
+}
+inline void clear_padding(float* x, const int32_t* lengths, int64_t batch, int64_t length, int64_t row) {
+  const int64_t n = batch * length * row;
+  if (lengths) launch("clear_padding", clear_padding_kernel, over(n), x, lengths, length, row, n);
+}
+
 // What one of `loaders` threads holds of a tile on its way: columns [4 c, 4 c + 4) and [16 + 4 c, 16 + 4 c + 4) of row
 // r, where r = thread / 4 and c = thread % 4. Between fetch and store lies the work on the tile before.
 class Fetched {
  public:
   // Positions [first, first + 32) and columns [column, column + 32); positions from `end` on are zero.
-  __device__ void fetch(const Rows<const float>& rows, int64_t first, int64_t end, int column) {
+  __device__ void fetch(const HeadRows<const float>& rows, int64_t first, int64_t end, int column) {
     const int64_t position = first + row();
     load(rows, position, position < end ? rows.width - column : 0, column);
   }
   // The same where each thread knows the position of its row; -1 for none.
-  __device__ void fetch_row(const Rows<const float>& rows, int64_t position, int column) {
+  __device__ void fetch_row(const HeadRows<const float>& rows, int64_t position, int column) {
     load(rows, position, position >= 0 ? rows.width - column : 0, column);
   }
   // to[row,column] = map(x), or, transposed, to[column,row] = map(x); zero where there is nothing.
@@ -93,7 +105,7 @@ class Fetched {
   __device__ static int row() { return static_cast<int>(threadIdx.x) / 4; }
 
  private:
-  __device__ void load(const Rows<const float>& rows, int64_t position, int width, int column) {
+  __device__ void load(const HeadRows<const float>& rows, int64_t position, int width, int column) {
     width_ = width;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 namespace runnel::cpu {
 
@@ -22,13 +23,13 @@ struct Matrix {
 
 // Which t of sum_t a(r,t) b[t,:] are not known to be zero: all, those up to r, or those from r.
 enum class Terms { all, to_row, from_row };
-enum class Result { set, add };
+enum class Store { set, add };
 
 // c[r,:] = (or +=) sum_t a(r,t) b[t,:] for 8 rows and `width` vectors of columns, whose sums stay in registers. a(r,t)
 // is a[r,t], or a[t,r] if transposed.
 template <int width, bool transposed>
 inline void block_product(const Matrix& c, const Matrix& a, const Matrix& b, int64_t r0, int64_t column, int64_t begin,
-                          int64_t end, Result result) {
+                          int64_t end, Store store) {
   constexpr int height = 8;
   Lanes sums[height][width] = {};
   const int64_t a_row = transposed ? 1 : a.columns, a_step = transposed ? a.columns : 1;
@@ -44,55 +45,52 @@ inline void block_product(const Matrix& c, const Matrix& a, const Matrix& b, int
 #pragma GCC unroll 2
     for (int w = 0; w < width; ++w) {
       Lanes& to = c.lanes_of(r0 + r)[column + w];
-      to = result == Result::add ? to + sums[r][w] : sums[r][w];
+      to = store == Store::add ? to + sums[r][w] : sums[r][w];
     }
 }
 
 template <bool transposed>
-inline void product(const Matrix& c, const Matrix& a, const Matrix& b, Result result, Terms terms) {
+inline void product(const Matrix& c, const Matrix& a, const Matrix& b, Store store, Terms terms) {
   for (int64_t r = 0; r < c.rows; r += 8) {
     const int64_t begin = terms == Terms::from_row ? r : 0;
     const int64_t end = terms == Terms::to_row ? std::min(r + 8, b.rows) : b.rows;
     int64_t column = 0;
     for (; column + 2 <= c.columns / lanes; column += 2)
-      block_product<2, transposed>(c, a, b, r, column, begin, end, result);
-    if (column < c.columns / lanes) block_product<1, transposed>(c, a, b, r, column, begin, end, result);
+      block_product<2, transposed>(c, a, b, r, column, begin, end, store);
+    if (column < c.columns / lanes) block_product<1, transposed>(c, a, b, r, column, begin, end, store);
   }
 }
 
 // c = a b, c = a^T b
-inline void multiply(const Matrix& c, const Matrix& a, const Matrix& b, Result result, Terms terms = Terms::all) {
-  product<false>(c, a, b, result, terms);
+inline void multiply(const Matrix& c, const Matrix& a, const Matrix& b, Store store, Terms terms = Terms::all) {
+  product<false>(c, a, b, store, terms);
 }
-inline void multiply_transposed(const Matrix& c, const Matrix& a, const Matrix& b, Result result,
+inline void multiply_transposed(const Matrix& c, const Matrix& a, const Matrix& b, Store store,
                                 Terms terms = Terms::all) {
-  product<true>(c, a, b, result, terms);
+  product<true>(c, a, b, store, terms);
 }
 
-// Exchanges the off-diagonal blocks of every 2 size x 2 size block on the diagonal.
-template <int size>
-[[gnu::always_inline]] inline void exchange_blocks(Lanes (&x)[lanes]) {
-  using Choice = int32_t __attribute__((vector_size(lanes * sizeof(int32_t))));
-  constexpr auto choose = [](bool upper) {
-    Choice from{};
-    for (int l = 0; l < lanes; ++l) from[l] = bool(l & size) == upper ? l + upper * lanes : (l ^ size) + !upper * lanes;
-    return from;
-  };
+// Exchanges the off-diagonal blocks of every 2 size x 2 size block on the diagonal: lane l of a new row comes from lane
+// l of one old row or lane l ^ size of the other.
+template <int size, int... l>
+[[gnu::always_inline]] inline void exchange_blocks(Lanes (&x)[lanes], std::integer_sequence<int, l...>) {
+  constexpr int other = lanes;  // lanes of the second operand are counted from here
 #pragma GCC unroll 16
   for (int r = 0; r < lanes; ++r) {
     if (r & size) continue;
     const Lanes above = x[r], below = x[r + size];
-    x[r] = __builtin_shuffle(above, below, choose(false));
-    x[r + size] = __builtin_shuffle(above, below, choose(true));
+    x[r] = __builtin_shufflevector(above, below, (l & size ? (l ^ size) + other : l)...);
+    x[r + size] = __builtin_shufflevector(above, below, (l & size ? l + other : l ^ size)...);
   }
 }
 
 // Rows of 16 numbers -> columns.
 [[gnu::always_inline]] inline void transpose16(Lanes (&x)[lanes]) {
-  exchange_blocks<1>(x);
-  exchange_blocks<2>(x);
-  exchange_blocks<4>(x);
-  exchange_blocks<8>(x);
+  constexpr std::make_integer_sequence<int, lanes> every_lane;
+  exchange_blocks<1>(x, every_lane);
+  exchange_blocks<2>(x, every_lane);
+  exchange_blocks<4>(x, every_lane);
+  exchange_blocks<8>(x, every_lane);
 }
 
 inline void transpose(const Matrix& to, const Matrix& from) {

@@ -1,0 +1,116 @@
+// The states of linear attention, S [E,M] and Z [E], before each segment of each head: sum_kernel sums up every
+// segment's contribution, prefix_kernel turns these into the states before the segments. linear_attention.h has the
+// definitions.
+#include "cuda/attention/linear_attention.h"
+#include "engine/numerics.h"
+
+namespace runnel::cuda {
+namespace {
+
+// S = sum b_j c_j^T and Z = sum b_j over each segment; if weighted, c_j / n_j and d_j b_j.
+// Launch: x: heads times segments, y, z: tiles of S; `loaders` threads.
+// Owns:   the block a tile of S, and the first of a row of tiles their part of Z; a team half of the positions.
+// Shared: b^T, c and d of one chunk.
+template <class Tile, bool weighted>
+__global__ void __launch_bounds__(loaders, 4) linear_attention_sum_kernel(Scan scan) {
+  Shared shared;
+  float* const bt = shared.take<float>(tile * left_row);
+  float* const c = shared.take<float>(tile * right_row);
+  float* const ds = shared.take<float>(tile);
+
+  const int64_t head = blockIdx.x / scan.cut.segments, begin = blockIdx.x % scan.cut.segments * scan.cut.segment;
+  const int64_t end = min(begin + scan.cut.segment, scan.cut.length);
+  const int64_t key_end = weighted ? end : min(end, scan.keys(head));
+  const int first_row = static_cast<int>(blockIdx.y) * tile, first_column = static_cast<int>(blockIdx.z) * tile;
+  scan.b.select(head, scan.cut.heads);
+  scan.c.select(head, scan.cut.heads);
+  scan.normaliser.select(head, scan.cut.heads);
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int half = thread / team * (tile / 2);
+  const int row0 = thread / 8, column = thread % 8 * 4;  // for Z: rows row0 and row0 + 16, eight lanes to a row
+
+  Fetched next_b, next_c;
+  float next_inverse = 1, next_d = 1;
+  const auto fetch = [&](int64_t first) {
+    next_b.fetch(scan.b, first, key_end, first_row);
+    next_c.fetch(scan.c, first, key_end, first_column);
+    if constexpr (weighted) {
+      const int64_t position = first + Fetched::row();
+      next_inverse = position < end ? scan.normaliser.at(position)[0] : 0;
+      next_d = position < end ? scan.normaliser.at(position)[1] : 0;
+    }
+  };
+
+  Tile sum;
+  sum.clear();
+  float z[2] = {0, 0};
+  if (begin < end) fetch(begin);
+  for (int64_t first = begin; first < end; first += tile) {
+    next_b.store_transposed<left_row>(bt, Stored<Tile, As::features>{next_inverse, scan.phi});
+    next_c.store<right_row>(c, Stored < Tile, weighted ? As::divided : As::is > {next_inverse, scan.phi});
+    if (thread % 4 == 0) ds[Fetched::row()] = next_d;
+    __syncthreads();
+    if (first + tile < end) fetch(first + tile);
+    sum.template add<right_row, tile / 2>(bt + half, c + half * right_row);
+    for (int i = 0; i < 2; ++i) z[i] += dot(load<4>(bt + (row0 + 16 * i) * left_row + column), load<4>(ds + column));
+    __syncthreads();
+  }
+
+  if (thread >= team) sum.template store<right_row>(c);
+  __syncthreads();
+  if (thread < team) {
+    sum.each([&](int i, int j, float& x) { x += c[i * right_row + j]; });
+    sum.template store<right_row>(c);
+  }
+  __syncthreads();
+  const States& states = scan.states;
+  float* const state = states.data + blockIdx.x * states.size();
+  for (int i = thread; i < tile * tile; i += loaders) {
+    const int row = first_row + i / tile, at = first_column + i % tile;
+    if (row < states.e && at < states.m) state[row * states.m + at] = c[i / tile * right_row + i % tile];
+  }
+  for (int i = 0; i < 2; ++i) {
+    const float total = row_sum(z[i]);
+    const int row = first_row + row0 + 16 * i;
+    if (blockIdx.z == 0 && column == 0 && row < states.e) state[states.e * states.m + row] = total;
+  }
+}
+
+// Turns the sums over the segments into the states before them; s1 and z1 become the states after the last.
+// Launch: a thread per number of a state. Owns: this number in all segments of a head.
+__global__ void linear_attention_prefix_kernel(States states, float* s1, float* z1, const float* s0, const float* z0,
+                                               int64_t heads, int64_t segments) {
+  const int64_t size = states.size(), matrix = states.e * states.m;
+  for (int64_t i = first_element(); i < heads * size; i += element_step()) {
+    const int64_t head = i / size, at = i % size;
+    float* const own = states.data + head * segments * size + at;
+    const int64_t outside = at < matrix ? head * matrix + at : head * states.e + at - matrix;
+    const float* const initial = at < matrix ? s0 : z0;
+    float* const final = at < matrix ? s1 : z1;
+    float before = initial ? initial[outside] : 0;
+#pragma unroll 4
+    for (int64_t segment = 0; segment < segments; ++segment) {
+      const float sum = own[segment * size];
+      own[segment * size] = before;
+      before += sum;
+    }
+    if (final) final[outside] = before;
+  }
+}
+
+}  // namespace
+
+void find_states(const Scan& scan, bool weighted, float* s1, float* z1, const float* s0, const float* z0,
+                 const Segments& segments) {
+  const size_t shared = SharedBytes().add<float>(tile * left_row).add<float>(tile * right_row).add<float>(tile).bytes();
+  const bool exact = precision() == Precision::f32;
+  launch("linear_attention",
+         weighted ? (exact ? linear_attention_sum_kernel<Float32, true> : linear_attention_sum_kernel<Tf32, true>)
+                  : (exact ? linear_attention_sum_kernel<Float32, false> : linear_attention_sum_kernel<Tf32, false>),
+         Grid{dim3(segments.blocks(), tiles(scan.states.e), tiles(scan.states.m)), dim3(loaders), shared}, scan);
+  launch("linear_attention", linear_attention_prefix_kernel, over(segments.sequences() * scan.states.size()),
+         scan.states, s1, z1, s0, z0, segments.sequences(), segments.cut().segments);
+}
+
+}  // namespace runnel::cuda

@@ -1,0 +1,224 @@
+// What softmax_attention.cu and lsh_attention.cu share: results out_r = sum_o w_ro c_o, by tiles, whose weights are
+// exponentials. The letters are those at the head of softmax_attention.cu.
+#pragma once
+#include <cmath>
+
+#include "cuda/attention/tiles.h"
+#include "ops/kernels.h"
+
+namespace runnel::cuda {
+
+// What a kernel computes; its rows are the queries, or the keys.
+enum class SoftmaxResult { y, dq, dk, dv };
+constexpr bool rows_are_keys(SoftmaxResult result) {
+  return result == SoftmaxResult::dk || result == SoftmaxResult::dv;
+}
+constexpr bool uses_slopes(SoftmaxResult result) { return result == SoftmaxResult::dq || result == SoftmaxResult::dk; }
+
+inline unsigned tiles(int64_t n) { return static_cast<unsigned>((n + tile - 1) / tile); }
+inline float score_scale(const AttentionSizes& s) { return 1 / std::sqrt(static_cast<float>(s.e)); }
+
+// m and sum_o e^(x_o - m) of a row whose scores x_o come a tile at a time. Four lanes share a row, and what they know
+// of it is the same.
+struct RunningSum {
+  float largest = -INFINITY, total = 0;
+
+  // Takes in the row's next scores, of which this lane has 8, and leaves in their place e^(x - m') for the new maximum
+  // m', times what `dropout` says of each, as operands of products. Returns e^(m - m'), which what was added up before
+  // is to be multiplied with.
+  template <class Tile, class Factor>
+  __device__ float take(float* scores, Factor dropout) {
+    float new_largest = largest;
+    for (int i = 0; i < 8; ++i) new_largest = fmaxf(new_largest, scores[i]);
+    for (int distance = 2; distance > 0; distance /= 2)
+      new_largest = fmaxf(new_largest, __shfl_xor_sync(all_lanes, new_largest, distance));
+    const float base = new_largest == -INFINITY ? 0 : new_largest;  // as long as the row has seen no key
+    const float factor = expf(largest - base);
+    float sum = 0;
+    for (int i = 0; i < 8; ++i) {
+      const float p = expf(scores[i] - base);
+      sum += p;
+      scores[i] = Tile::rounded(p * dropout(i));
+    }
+    for (int distance = 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(all_lanes, sum, distance);
+    total = total * factor + sum;
+    largest = new_largest;
+    return factor;
+  }
+};
+
+// a and g belong to the rows, b, c and h to the other side.
+struct SoftmaxOperands {
+  HeadRows<const float> a, b, c, g, h;
+  HeadRows<float> out;
+  float scale;
+  __device__ void select(int64_t sequence, int64_t heads) {
+    for (auto* rows : {&a, &b, &c, &g, &h}) rows->select(sequence, heads);
+    out.select(sequence, heads);
+  }
+};
+
+// What a number is stored as in a tile.
+template <class Tile>
+struct Multiplied {
+  float factor = 1;
+  __device__ float operator()(float x) const { return Tile::rounded(factor * x); }
+};
+
+// A block's 32 rows and columns of a result: `loaders` threads, in two teams of two warps (tiles.h), of which the first
+// works on a b^T and then on the result, the second on g h^T and on the slopes s.
+template <class Tile, SoftmaxResult result>
+class SoftmaxTiles {
+ public:
+  static constexpr bool online = result == SoftmaxResult::y, keys = rows_are_keys(result), slopes = uses_slopes(result);
+
+  static SharedBytes shared_bytes(int64_t width_a, int64_t width_g) {
+    SharedBytes shared;
+    shared.add<float>(tiles(width_a) * tile * left_row);
+    shared.add<float>(slopes ? tiles(width_g) * tile * left_row : 0);
+    shared.add<float>(tile * left_row);
+    shared.add<float>(slopes ? tile * left_row : 0);
+    shared.add<float>(tile * right_row);
+    shared.add<float>(tile * left_row);
+    for (int i = 0; i < 3; ++i) shared.add<float>(tile);
+    return shared;
+  }
+
+  __device__ SoftmaxTiles(Shared& shared, const SoftmaxOperands& x, int first_column)
+      : x_(x),
+        first_column_(first_column),
+        slices_((x.a.width + tile - 1) / tile),
+        slices_g_(slopes ? (x.g.width + tile - 1) / tile : 0),
+        a_(shared.take<float>(static_cast<unsigned>(slices_ * tile * left_row))),
+        g_(shared.take<float>(static_cast<unsigned>(slices_g_ * tile * left_row))),
+        bt_(shared.take<float>(tile * left_row)),
+        ht_(shared.take<float>(slopes ? tile * left_row : 0)),
+        c_(shared.take<float>(tile * right_row)),
+        weights_(shared.take<float>(tile * left_row)),
+        factors_(shared.take<float>(tile)),
+        ls(shared.take<float>(tile)),
+        ds(shared.take<float>(tile)) {
+    out_.clear();
+  }
+
+  // The row of a tile of which this thread works on columns [part(), part() + 8).
+  __device__ static int row() { return Fetched::row(); }
+  __device__ static int part() { return static_cast<int>(threadIdx.x) % 4 * 8; }
+
+  // Brings a (times `factor`) and g of the block's rows; this thread has that at `position` (-1: none).
+  __device__ void load_rows(int position, float factor) {
+    Fetched next;
+    for (int slice = 0; slice < slices_; ++slice) {
+      next.fetch_row(x_.a, position, slice * tile);
+      next.store<left_row>(a_ + slice * tile * left_row, Multiplied<Tile>{factor});
+    }
+    for (int slice = 0; slice < slices_g_; ++slice) {
+      next.fetch_row(x_.g, position, slice * tile);
+      next.store<left_row>(g_ + slice * tile * left_row, Multiplied<Tile>{});
+    }
+  }
+
+  // Adds what 32 rows of the other side contribute, of which this thread has that at `position` (-1: none); b, and c
+  // for dq, are keys and multiplied with `factor`. prepare() may write ls, ds and whatever else the others read:
+  // seen(r, o) says whether the query of a pair sees the key, dropout(r, o) what the weight is multiplied with.
+  template <class Prepare, class Seen, class Factor>
+  __device__ void add(int position, float factor, Prepare prepare, Seen seen, Factor dropout) {
+    const bool first_team = threadIdx.x < team;
+    Tile products;  // first team: a b^T; second: g h^T
+    products.clear();
+    Fetched next;
+    for (int slice = 0; slice < max(slices_, slices_g_); ++slice) {
+      __syncthreads();  // the last ones have been read
+      if (slice < slices_) {
+        next.fetch_row(x_.b, position, slice * tile);
+        next.store_transposed<left_row>(bt_, Multiplied<Tile>{factor});
+      }
+      if (slice < slices_g_) {
+        next.fetch_row(x_.h, position, slice * tile);
+        next.store_transposed<left_row>(ht_, Multiplied<Tile>{});
+      }
+      if (slice == 0) {
+        next.fetch_row(x_.c, position, first_column_);
+        next.store<right_row>(c_, Multiplied<Tile>{result == SoftmaxResult::dq ? factor : 1});
+        prepare();
+      }
+      __syncthreads();
+      if (first_team && slice < slices_)
+        products.template add<left_row>(a_ + slice * tile * left_row, bt_);
+      else if (!first_team && slice < slices_g_)
+        products.template add<left_row>(g_ + slice * tile * left_row, ht_);
+    }
+    if (first_team) {
+      products.each([&](int r, int o, float& product) {
+        const float score = product * x_.scale;
+        if constexpr (online)
+          product = seen(r, o) ? score : -INFINITY;
+        else
+          product = seen(r, o) ? expf(score - ls[keys ? o : r]) : 0;
+        if constexpr (result == SoftmaxResult::dv) product = Tile::rounded(product * dropout(r, o));
+      });
+      products.template store<left_row>(weights_);
+    }
+    __syncthreads();
+
+    if constexpr (online) {
+      const float rescale = sum.template take<Tile>(weights_ + row() * left_row + part(),
+                                                    [&](int i) { return dropout(row(), part() + i); });
+      if (part() == 0) factors_[row()] = rescale;
+      __syncthreads();
+    } else if constexpr (slopes) {
+      if (!first_team)
+        products.each([&](int r, int o, float& product) {
+          float& weight = weights_[r * left_row + o];
+          weight = Tile::rounded(weight * (product * dropout(r, o) - ds[keys ? o : r]));
+        });
+      __syncthreads();
+    }
+
+    if (first_team) {
+      if constexpr (online) out_.each([&](int r, int, float& number) { number *= factors_[r]; });
+      out_.template add<right_row>(weights_, c_);
+    }
+  }
+
+  // f(column, numbers) for each four columns of the thread's row of the result; y is still to be divided by the sum.
+  template <class F>
+  __device__ void each_four(F f) {
+    __syncthreads();
+    if (threadIdx.x < team) {
+      if constexpr (slopes) out_.each([&](int, int, float& number) { number *= x_.scale; });
+      out_.template store<left_row>(weights_);
+    }
+    __syncthreads();
+    for (int i = 0; i < 8; i += 4)
+      if (first_column_ + part() + i < x_.out.width)
+        f(first_column_ + part() + i, load<4>(weights_ + row() * left_row + part() + i));
+  }
+
+ private:
+  const SoftmaxOperands& x_;
+  const int first_column_, slices_, slices_g_;
+  float *const a_, *const g_, *const bt_, *const ht_, *const c_, *const weights_;
+  float* const factors_;  // y: e^(m - m') of each row
+  Tile out_;              // first team
+
+ public:
+  float *const ls, *const ds;  // else l and d of 32 queries
+  RunningSum sum;              // y: of the thread's row
+};
+
+// d_i = dy_i . y_i.
+// Launch: a warp per query. Owns: the warp one number.
+static __global__ void attention_products_kernel(float* d, const float* dy, const float* y, int64_t length,
+                                                 int64_t heads, int64_t m, int64_t queries) {
+  const int64_t lane = threadIdx.x % 32;
+  for (int64_t i = first_element() / 32; i < queries; i += element_step() / 32) {  // [B,H,L]
+    const int64_t n = i / length, at = ((n / heads * length + i % length) * heads + n % heads) * m;
+    float sum = 0;
+    for (int64_t c = lane; c < m; c += 32) sum += dy[at + c] * y[at + c];
+    sum = warp_sum(sum);
+    if (lane == 0) d[i] = sum;
+  }
+}
+
+}  // namespace runnel::cuda

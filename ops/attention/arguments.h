@@ -1,0 +1,39 @@
+// The checks of arguments that all attention ops share.
+#pragma once
+#include "engine/check.h"
+#include "ops/kernels.h"
+#include "ops/ops.h"
+
+namespace runnel {
+
+// Throws unless q [B,L,H,E], k [B,S,H,E], v [B,S,H,M] and the mask fit together.
+inline AttentionSizes check_attention(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
+                                      const AttentionMask& mask) {
+  const Shape &qs = q.shape(), &ks = k.shape(), &vs = v.shape();
+  check(qs.rank() == 4, op, ": q ", qs, " is not [B,L,H,E]");
+  check(ks.rank() == 4 && ks == Shape{qs[0], ks[1], qs[2], qs[3]}, op, ": k ", ks, " does not match q ", qs);
+  check(vs.rank() == 4 && vs == ks.with_last(vs[3]), op, ": v ", vs, " does not match k ", ks);
+  const AttentionSizes s{qs[0], qs[1], ks[1], qs[2], qs[3], vs[3], mask.causal};
+  check(s.e > 0 && s.m > 0, op, ": q ", qs, " or v ", vs, " has no columns");
+  check(!s.causal || s.length == s.key_length, op, ": q ", qs, " and k ", ks,
+        " must have the same length to be causal");
+
+  const Indices& lengths = mask.lengths;
+  device_of(op, q, k, v, lengths);
+  if (!lengths) return s;
+  check(lengths.shape() == Shape{s.batch}, op, ": lengths ", lengths.shape(), " are not one number for each of ",
+        s.batch, " sequences");
+  if (lengths.device() == Device::cpu)
+    for (int64_t b = 0; b < s.batch; ++b)
+      check(lengths.data()[b] >= 0 && lengths.data()[b] <= s.key_length, op, ": length ", lengths.data()[b],
+            " of sequence ", b, " is not in [0, ", s.key_length, "]");
+  return s;
+}
+
+// The same for decoding: one position.
+inline AttentionSizes check_attention_step(const char* op, const Tensor& q, const Tensor& k, const Tensor& v) {
+  check(q.shape().rank() == 4 && q.shape()[1] == 1, op, ": q ", q.shape(), " is not [B,1,H,E]");
+  return check_attention(op, q, k, v, {});
+}
+
+}  // namespace runnel

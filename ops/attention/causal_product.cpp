@@ -1,0 +1,93 @@
+// Causal linear attention without feature map and normaliser: Algorithm 1 of the paper, as printed.
+//
+//   y_i  = q_i^T S_i,                    S_i = sum_{j<=i} k_j v_j^T      (the numerator of eq. 9)
+//   dq_i = S_i dy_i                                                      (eq. 13)
+//   dk_i = R_i v_i,   dv_i = R_i^T k_i,  R_i = sum_{j>=i} q_j dy_j^T     (eq. 14, 15)
+//
+// The state S [E,M] is the only memory besides inputs and outputs: backward walks the sequence twice, once from each
+// end, instead of keeping L states. linear_attention computes the same, fused and in chunks; this is its definition.
+#include <algorithm>
+#include <vector>
+
+#include "ops/attention/arguments.h"
+#include "ops/kernels.h"
+#include "ops/ops.h"
+
+namespace runnel {
+namespace {
+
+// S += a b^T
+void add_outer(float* s, const float* a, const float* b, int64_t e, int64_t m) {
+  for (int64_t i = 0; i < e; ++i)
+    for (int64_t j = 0; j < m; ++j) s[i * m + j] += a[i] * b[j];
+}
+
+// y^T = x^T S
+void left_product(float* y, const float* x, const float* s, int64_t e, int64_t m) {
+  std::fill_n(y, m, 0.0f);
+  for (int64_t i = 0; i < e; ++i)
+    for (int64_t j = 0; j < m; ++j) y[j] += x[i] * s[i * m + j];
+}
+
+// y = S x
+void right_product(float* y, const float* s, const float* x, int64_t e, int64_t m) {
+  for (int64_t i = 0; i < e; ++i) {
+    float total = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t j = 0; j < m; ++j) total += s[i * m + j] * x[j];
+    y[i] = total;
+  }
+}
+
+}  // namespace
+
+void cpu::causal_product_forward(float* y, const float* q, const float* k, const float* v, AttentionSizes sizes) {
+  const int64_t length = sizes.length, heads = sizes.heads, e = sizes.e, m = sizes.m;
+  std::vector<float> states(static_cast<size_t>(sizes.sequences() * e * m), 0);
+#pragma omp parallel for schedule(static)
+  for (int64_t n = 0; n < sizes.sequences(); ++n) {
+    float* const s = states.data() + n * e * m;
+    for (int64_t i = 0; i < length; ++i) {
+      const int64_t at = (n / heads * length + i) * heads + n % heads;
+      add_outer(s, k + at * e, v + at * m, e, m);
+      left_product(y + at * m, q + at * e, s, e, m);
+    }
+  }
+}
+
+void cpu::causal_product_backward(float* dq, float* dk, float* dv, const float* dy, const float* q, const float* k,
+                                  const float* v, AttentionSizes sizes) {
+  const int64_t length = sizes.length, heads = sizes.heads, e = sizes.e, m = sizes.m;
+  std::vector<float> states(static_cast<size_t>(sizes.sequences() * e * m), 0);
+#pragma omp parallel for schedule(static)
+  for (int64_t n = 0; n < sizes.sequences(); ++n) {
+    float* const s = states.data() + n * e * m;
+    for (int64_t i = 0; i < length; ++i) {
+      const int64_t at = (n / heads * length + i) * heads + n % heads;
+      add_outer(s, k + at * e, v + at * m, e, m);
+      right_product(dq + at * e, s, dy + at * m, e, m);  // eq. 13
+    }
+    float* const r = s;
+    std::fill_n(r, e * m, 0.0f);
+    for (int64_t i = length - 1; i >= 0; --i) {
+      const int64_t at = (n / heads * length + i) * heads + n % heads;
+      add_outer(r, q + at * e, dy + at * m, e, m);
+      left_product(dv + at * m, k + at * e, r, e, m);   // eq. 15
+      right_product(dk + at * e, r, v + at * m, e, m);  // eq. 14
+    }
+  }
+}
+
+Tensor causal_product(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const AttentionSizes sizes = check_attention("causal_product", q, k, v, {});
+  Tensor y(v.shape(), v.device());
+  DISPATCH(q.device(), causal_product_forward(y.data(), q.data(), k.data(), v.data(), sizes));
+  return record("causal_product", {q, k, v}, y, [=](const Tensor& dy) -> std::vector<Tensor> {
+    Tensor dq(q.shape(), q.device()), dk(k.shape(), k.device()), dv(v.shape(), v.device());
+    DISPATCH(q.device(),
+             causal_product_backward(dq.data(), dk.data(), dv.data(), dy.data(), q.data(), k.data(), v.data(), sizes));
+    return {dq, dk, dv};
+  });
+}
+
+}  // namespace runnel

@@ -1,0 +1,106 @@
+// Linear attention, causal or not: feature map, numerator and normaliser in one op (eq. 4-12).
+//
+//   q = phi(Q_i), k = phi(K_i), phi(x) = elu(x) + 1 or another map
+//   S_i = S_{i-1} + k_i v_i^T,  Z_i = Z_{i-1} + k_i,  y_i = q_i^T S_i / n_i,  n_i = q_i^T Z_i + eps
+//
+// With g_i = dy_i / n_i, the gradient of the numerator, and d_i = -(dy_i . y_i) / n_i, that of the normaliser,
+//
+//   dq_i = S_i g_i + d_i Z_i
+//   dk_i = R_i v_i + T_i,   dv_i = R_i^T k_i,   R_i = sum_{j>=i} q_j g_j^T,   T_i = sum_{j>=i} d_j q_j
+//
+// and phi', a function of phi (min(phi, 1) for elu + 1), leads back to Q and K. These are eq. 13-15 for v with one more
+// column of ones, whose gradient is d; the column is kept apart only because E and M are powers of two and M + 1 is
+// not. If the state is carried on, its gradients at the end, dS_L and dZ_L, are terms of all R_i and T_i, and those at
+// the beginning are R_1 and T_1: backwards, they are carried like the state itself.
+//
+// Where every query sees all keys (eq. 5, 6), the sums over j <= i and j >= i are sums over all: S, Z, R and T of the
+// whole sequence.
+//
+// linear_attention_causal.cpp, _full.cpp and _step.cpp hold the kernels of the three forms, linear_attention.h what
+// they share.
+#include "engine/check.h"
+#include "ops/attention/arguments.h"
+#include "ops/kernels.h"
+#include "ops/ops.h"
+
+namespace runnel {
+namespace {
+
+Shape shape_of_s(const AttentionSizes& s) { return {s.batch, s.heads, s.e, s.m}; }
+Shape shape_of_z(const AttentionSizes& s) { return {s.batch, s.heads, s.e}; }
+Tensor or_zeros(const Tensor& gradient, const Shape& shape, Device device) {
+  return gradient ? gradient : Tensor::full(shape, 0, device);
+}
+
+// Throws unless the state is empty or fits.
+void check_state(const char* op, const AttentionState& state, const AttentionSizes& s, const Tensor& q,
+                 const Tensor& v) {
+  const bool fits = state.s.shape() == shape_of_s(s) && state.z.shape() == shape_of_z(s);
+  check(state.s && state.z ? fits : !state.s && !state.z, op, ": the state, S ", state.s.shape(), " and Z ",
+        state.z.shape(), ", does not match q ", q.shape(), " and v ", v.shape());
+  device_of(op, q, state.s, state.z);
+}
+
+}  // namespace
+
+Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask, FeatureMap map) {
+  const AttentionSizes s = check_attention("linear_attention", q, k, v, mask);
+  const Indices lengths = mask.lengths;
+  Tensor y(q.shape().with_last(s.m), q.device());
+  if (s.causal)
+    DISPATCH(q.device(), causal_linear_attention_forward(y.data(), nullptr, nullptr, q.data(), k.data(), v.data(),
+                                                         nullptr, nullptr, lengths.data(), s, map));
+  else
+    DISPATCH(q.device(), full_linear_attention_forward(y.data(), q.data(), k.data(), v.data(), lengths.data(), s, map));
+  return record("linear_attention", {q, k, v}, y, [=](const Tensor& dy) -> std::vector<Tensor> {
+    Tensor dq(q.shape(), q.device()), dk(k.shape(), k.device()), dv(v.shape(), v.device());
+    if (s.causal)
+      DISPATCH(q.device(), causal_linear_attention_backward(dq.data(), dk.data(), dv.data(), nullptr, nullptr,
+                                                            dy.data(), nullptr, nullptr, y.data(), q.data(), k.data(),
+                                                            v.data(), nullptr, nullptr, lengths.data(), s, map));
+    else
+      DISPATCH(q.device(), full_linear_attention_backward(dq.data(), dk.data(), dv.data(), dy.data(), y.data(),
+                                                          q.data(), k.data(), v.data(), lengths.data(), s, map));
+    return {dq, dk, dv};
+  });
+}
+
+LinearAttentionResult linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionState& initial,
+                                       FeatureMap map) {
+  const AttentionSizes s = check_attention("linear_attention", q, k, v, {});
+  check_state("linear_attention", initial, s, q, v);
+  const Device device = q.device();
+  const Tensor s0 = initial.s, z0 = initial.z;
+  Tensor y(v.shape(), device);
+  AttentionState final{Tensor(shape_of_s(s), device), Tensor(shape_of_z(s), device)};
+  DISPATCH(device, causal_linear_attention_forward(y.data(), final.s.data(), final.z.data(), q.data(), k.data(),
+                                                   v.data(), s0.data(), z0.data(), nullptr, s, map));
+  const auto rule = [=](const std::vector<Tensor>& gradients) -> std::vector<Tensor> {
+    const Tensor dy = or_zeros(gradients[0], y.shape(), device);
+    Tensor ds1, dz1, ds0, dz0, dq(q.shape(), device), dk(k.shape(), device), dv(v.shape(), device);
+    if (gradients[1] || gradients[2]) {
+      ds1 = or_zeros(gradients[1], shape_of_s(s), device);
+      dz1 = or_zeros(gradients[2], shape_of_z(s), device);
+    }
+    if (s0.wants_grad() || z0.wants_grad()) ds0 = Tensor(s0.shape(), device), dz0 = Tensor(z0.shape(), device);
+    DISPATCH(device, causal_linear_attention_backward(dq.data(), dk.data(), dv.data(), ds0.data(), dz0.data(),
+                                                      dy.data(), ds1.data(), dz1.data(), y.data(), q.data(), k.data(),
+                                                      v.data(), s0.data(), z0.data(), nullptr, s, map));
+    return {dq, dk, dv, ds0, dz0};
+  };
+  const std::vector<Tensor> results =
+      record("linear_attention", {q, k, v, s0, z0}, std::vector{y, final.s, final.z}, rule);
+  return {results[0], {results[1], results[2]}};
+}
+
+Tensor linear_attention_step(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state, FeatureMap map) {
+  const AttentionSizes s = check_attention_step("linear_attention_step", q, k, v);
+  check_state("linear_attention_step", state, s, q, v);
+  if (!state.s) state = {Tensor::full(shape_of_s(s), 0, q.device()), Tensor::full(shape_of_z(s), 0, q.device())};
+  Tensor y(v.shape(), v.device());
+  DISPATCH(q.device(),
+           linear_attention_step(y.data(), state.s.data(), state.z.data(), q.data(), k.data(), v.data(), s, map));
+  return y;
+}
+
+}  // namespace runnel

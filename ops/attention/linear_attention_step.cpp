@@ -1,0 +1,76 @@
+// One position of causal linear attention on the CPU (eq. 18-20), for decoding. Reading and writing the state is nearly
+// all the work.
+#include <omp.h>
+
+#include <cstring>
+#include <vector>
+
+#include "ops/attention/linear_attention.h"
+
+namespace runnel {
+namespace {
+
+using namespace cpu;
+
+// Columns of S += k v^T and of y = q^T S / normaliser, for `width` vectors of columns, whose sums stay in registers.
+// Rows of S are m apart.
+template <int width>
+void advance_columns(float* y, float* s, const float* q, const float* k, const float* v, int64_t e, int64_t m,
+                     float inverse) {
+  const auto load_lanes = [](const float* from) {
+    Lanes x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+  };
+  Lanes sums[width] = {}, values[width];
+  for (int w = 0; w < width; ++w) values[w] = load_lanes(v + w * lanes);
+  for (int64_t i = 0; i < e; ++i)
+    for (int w = 0; w < width; ++w) {
+      const Lanes next = load_lanes(s + i * m + w * lanes) + k[i] * values[w];
+      sums[w] += q[i] * next;
+      std::memcpy(s + i * m + w * lanes, &next, sizeof next);
+    }
+  for (int w = 0; w < width; ++w) {
+    sums[w] *= inverse;
+    std::memcpy(y + w * lanes, &sums[w], sizeof sums[w]);
+  }
+}
+
+// One sequence; q and k are features.
+void advance_state(float* y, float* s, const float* q, const float* k, const float* v, int64_t e, int64_t m,
+                   float inverse) {
+  int64_t j = 0;
+  for (; j + 2 * lanes <= m; j += 2 * lanes) advance_columns<2>(y + j, s + j, q, k, v + j, e, m, inverse);
+  for (; j + lanes <= m; j += lanes) advance_columns<1>(y + j, s + j, q, k, v + j, e, m, inverse);
+  for (; j < m; ++j) {
+    float sum = 0;
+    for (int64_t i = 0; i < e; ++i) sum += q[i] * (s[i * m + j] += k[i] * v[j]);
+    y[j] = sum * inverse;
+  }
+}
+
+}  // namespace
+
+void cpu::linear_attention_step(float* y, float* s, float* z, const float* q, const float* k, const float* v,
+                                AttentionSizes sizes, FeatureMap map) {
+  const int64_t e = sizes.e, m = sizes.m;
+  const int threads = sizes.sequences() * e * m >= 1 << 16 ? omp_get_max_threads() : 1;
+  std::vector<float> features(static_cast<size_t>(threads * 2 * padded(e)));
+  with_map(map, [&](auto phi) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t n = 0; n < sizes.sequences(); ++n) {
+      float *const qs = features.data() + omp_get_thread_num() * 2 * padded(e), *const ks = qs + padded(e);
+      float normaliser = normaliser_eps;
+#pragma omp simd reduction(+ : normaliser)
+      for (int64_t i = 0; i < e; ++i) {
+        qs[i] = phi(q[n * e + i]);
+        ks[i] = phi(k[n * e + i]);
+        z[n * e + i] += ks[i];
+        normaliser += qs[i] * z[n * e + i];
+      }
+      advance_state(y + n * m, s + n * e * m, qs, ks, v + n * m, e, m, 1 / normaliser);
+    }
+  });
+}
+
+}  // namespace runnel

@@ -1,0 +1,352 @@
+// Reformer's attention by locality-sensitive hashing (Kitaev et al. 2020), whose time and memory grow with L.
+//
+// In each of several rounds a position i of a head goes to the bucket argmax [q_i R, -q_i R] with a random R
+// [E,buckets/2], positions are sorted by bucket, and the sorted list is cut into chunks. A query sees the keys k_j =
+// q_j / |q_j| of its own bucket in its own chunk and in the chunk before. In that order these are the places
+// [begin,end), which is all that the attention itself needs to know of buckets (lsh_buckets.cpp). If causal, they end
+// at the query's own place, since positions increase within a bucket. Padding is sorted behind everything else, so that
+// the places of other positions do not depend on it.
+//
+// The published rule lets a query see itself with its score lowered by 1e5, and weighs the rounds by their normalisers
+// e^(l_i^r). Lowered so far, e^x is 0 in float32, unless nothing else is seen in any round: then y_i = v_i. And since
+//
+//   x_ij = q_i . k_j / sqrt(E)
+//   y_i = sum_r e^(l_i^r - l_i) sum_j e^(x_ij - l_i^r) v_j = sum_r sum_j e^(x_ij - l_i) v_j
+//
+// rounds are only more keys: the online softmax of softmax_attention.cpp goes on through all of them. Beside y it keeps
+// l_i = log sum_r sum_j e^x_ij, from which backward finds p_ij = e^(x_ij - l_i) again:
+//
+//   dv_j = sum_i p_ij dy_i,   s_ij = p_ij (dy_i . v_j - d_i),   d_i = dy_i . y_i
+//   dq_i = sum_j s_ij k_j / sqrt(E),   dk_j = sum_i s_ij q_i / sqrt(E),   dq_j += (dk_j - (dk_j . k_j) k_j) / |q_j|
+//
+// where sums go over rounds, too. A query that sees nothing has l_i = infinity, hence p_ij = 0, and gives dy_i to dv_i.
+// The choice of buckets has no gradient.
+//
+// Threads share sequences times chunks, round by round, so that each query has one owner. Backward takes first the even
+// and then the odd chunks: two of a kind have no key in common, so each key has one owner, too.
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "engine/check.h"
+#include "ops/attention/arguments.h"
+#include "ops/attention/online_softmax.h"
+#include "ops/cpu/sequences.h"
+#include "ops/kernels.h"
+#include "ops/math.h"
+#include "ops/ops.h"
+
+namespace runnel {
+namespace {
+
+using namespace cpu;
+
+constexpr int64_t most = most_queries;  // columns, and positions of a chunk
+constexpr int64_t most_buckets = 4096;  // CUDA counts them in shared memory
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+int64_t position_count(const AttentionSizes& s) { return s.sequences() * s.length; }
+int64_t chunks(const AttentionSizes& s, const Lsh& lsh) { return (s.length + lsh.chunk - 1) / lsh.chunk; }
+
+template <class T>
+SequenceRows<T> rows_of(const AttentionSizes& s, T* x, int64_t n, int64_t width) {
+  return rows_of_sequence(x, n, s.length, s.heads, width, 0);
+}
+
+// The queries of a chunk, but for padding, and the keys that any of them sees.
+struct Chunk {
+  const int32_t *queries, *keys;  // their positions
+  const int32_t *begin, *end;     // of each query
+  int32_t first, first_key;       // places
+  int64_t count, key_count;
+
+  // `length`: of the sequence without padding.
+  Chunk(const LshPlaces& places, const AttentionSizes& s, const Lsh& lsh, int64_t length, int64_t round, int64_t n,
+        int64_t chunk) {
+    const int64_t sequence = (round * s.sequences() + n) * s.length, place = chunk * lsh.chunk, at = sequence + place;
+    count = std::clamp<int64_t>(length - place, 0, lsh.chunk);
+    queries = places.order + at;
+    begin = places.begin + at;
+    end = places.end + at;
+    first = static_cast<int32_t>(place);
+    first_key = begin[0];
+    keys = places.order + sequence + first_key;
+    key_count = count == 0 ? 0 : end[count - 1] - first_key;
+  }
+};
+
+// The matrices of a chunk, which one thread works in.
+struct LshBlock {
+  int64_t e, m, queries, keys;  // padded
+  Scratch scratch;
+  Matrix q = scratch.matrix(queries, e), qt = scratch.matrix(e, queries), k = scratch.matrix(keys, e);
+  Matrix v = scratch.matrix(keys, m), g = scratch.matrix(queries, m), gt = scratch.matrix(m, queries);
+  Matrix p = scratch.matrix(keys, queries), w = scratch.matrix(keys, queries);
+  Matrix y = scratch.matrix(queries, m), dq = scratch.matrix(queries, e), dk = scratch.matrix(keys, e);
+  Matrix dv = scratch.matrix(keys, m);
+  float largest[most], total[most], factor[most], l[most], d[most];  // of each query
+  int32_t begin[most], end[most], place[most];
+
+  LshBlock(const AttentionSizes& s, const Lsh& lsh)
+      : e(padded(s.e)),
+        m(padded(s.m)),
+        queries(padded(lsh.chunk)),
+        keys(padded(2 * lsh.chunk)),
+        scratch((queries * (3 * e + 3 * m) + keys * (2 * e + 2 * m + 2 * queries)) / lanes) {}
+  RunningSoftmax softmax() { return {largest, total, factor, queries}; }
+
+  // What is made of keys ends with the last one, but for padding.
+  Matrix of_keys(const Matrix& x, const Chunk& c) const { return {x.data, padded(c.key_count), x.columns}; }
+  Matrix k_of(const Chunk& c) const { return of_keys(k, c); }
+  Matrix v_of(const Chunk& c) const { return of_keys(v, c); }
+  Matrix p_of(const Chunk& c) const { return of_keys(p, c); }
+
+  void load_places(const Chunk& c) {
+    for (int64_t i = 0; i < queries; ++i) {
+      begin[i] = i < c.count ? c.begin[i] : 0;
+      end[i] = i < c.count ? c.end[i] : 0;
+      place[i] = c.first + static_cast<int32_t>(i);
+    }
+  }
+};
+
+// Copies the rows at `count` positions, each times its factor; what lies past them, or past the width, becomes zero.
+template <class Factor>
+void gather(const Matrix& to, const SequenceRows<const float>& from, const int32_t* positions, int64_t count,
+            Factor factor) {
+  if (count < to.rows || from.width < to.columns) to.clear();
+  for (int64_t r = 0; r < count; ++r) {
+    const float *const x = from(positions[r]), by = factor(positions[r]);
+    float* const row = to.row(r);
+#pragma omp simd
+    for (int64_t i = 0; i < from.width; ++i) row[i] = by * x[i];
+  }
+}
+
+// Loads queries and keys; their scores, keys as rows and queries as columns -> p, where what is not seen is hidden.
+void find_scores(LshBlock& b, const Chunk& c, const SequenceRows<const float>& q, const float* inverse, float scale) {
+  gather(b.q, q, c.queries, c.count, [scale](int32_t) { return scale; });
+  transpose(b.qt, b.q);
+  gather(b.k_of(c), q, c.keys, c.key_count, [inverse](int32_t position) { return inverse[position]; });
+  multiply(b.p_of(c), b.k_of(c), b.qt, Store::set);
+  b.load_places(c);
+  for (int64_t j = 0; j < c.key_count; ++j) {
+    float* const p = b.p.row(j);
+    const int32_t key = c.first_key + static_cast<int32_t>(j);
+#pragma omp simd
+    for (int64_t i = 0; i < b.queries; ++i) {
+      const bool seen = (b.begin[i] <= key) & (key < b.end[i]) & (key != b.place[i]);
+      p[i] = seen ? p[i] : hidden_score;
+    }
+  }
+}
+
+// What the queries of a sequence have found so far: y, not divided yet, and the running softmax.
+struct Found {
+  SequenceRows<float> y;
+  float *largest, *total;
+};
+
+void forward_chunk(LshBlock& b, const Chunk& c, const Found& found, const SequenceRows<const float>& q,
+                   const SequenceRows<const float>& v, const float* inverse, float scale, bool first_round) {
+  if (c.count == 0) return;
+  for (int64_t i = 0; i < b.queries; ++i) {
+    const bool known = !first_round && i < c.count;
+    b.largest[i] = known ? found.largest[c.queries[i]] : hidden_score;
+    b.total[i] = known ? found.total[c.queries[i]] : 0;
+  }
+  find_scores(b, c, q, inverse, scale);
+  gather(b.v_of(c), v, c.keys, c.key_count, [](int32_t) { return 1.0f; });
+  advance_softmax(b.softmax(), b.p, c.key_count);
+  multiply_transposed(b.y, b.p_of(c), b.v_of(c), Store::set);
+  for (int64_t i = 0; i < c.count; ++i) {
+    const float* const from = b.y.row(i);
+    float *const to = found.y(c.queries[i]), factor = b.factor[i];
+    if (first_round) {
+      std::copy_n(from, v.width, to);
+    } else {
+#pragma omp simd
+      for (int64_t column = 0; column < v.width; ++column) to[column] = to[column] * factor + from[column];
+    }
+    found.largest[c.queries[i]] = b.largest[i];
+    found.total[c.queries[i]] = b.total[i];
+  }
+}
+
+// What one sequence brings to the backward pass.
+struct LshSequence {
+  SequenceRows<float> dq, dv;
+  SequenceRows<const float> dy, q, v;
+  const float *l, *d, *inverse;
+};
+
+// Adds what the queries of a chunk and their keys do to each other.
+void backward_chunk(LshBlock& b, const Chunk& c, const LshSequence& x, float scale) {
+  if (c.count == 0) return;
+  const Matrix k = b.k_of(c), v = b.v_of(c), p = b.p_of(c);
+  const Matrix w = b.of_keys(b.w, c), dk = b.of_keys(b.dk, c), dv = b.of_keys(b.dv, c);
+  find_scores(b, c, x.q, x.inverse, scale);
+  gather(v, x.v, c.keys, c.key_count, [](int32_t) { return 1.0f; });
+  gather(b.g, x.dy, c.queries, c.count, [](int32_t) { return 1.0f; });
+  transpose(b.gt, b.g);
+  multiply(w, v, b.gt, Store::set);
+  for (int64_t i = 0; i < b.queries; ++i) {
+    b.l[i] = i < c.count ? x.l[c.queries[i]] : 0;
+    b.d[i] = i < c.count ? x.d[c.queries[i]] : 0;
+  }
+  for (int64_t j = 0; j < c.key_count; ++j) {
+    float *const weights = p.row(j), *const slopes = w.row(j);
+#pragma omp simd
+    for (int64_t i = 0; i < b.queries; ++i) {
+      weights[i] = fast_exp(weights[i] - b.l[i]);
+      slopes[i] = weights[i] * (slopes[i] - b.d[i]);
+    }
+  }
+  multiply(dv, p, b.g, Store::set);
+  multiply(dk, w, b.q, Store::set);
+  multiply_transposed(b.dq, w, k, Store::set);
+
+  for (int64_t i = 0; i < c.count; ++i) {
+    const float* const from = b.dq.row(i);
+    float* const to = x.dq(c.queries[i]);
+#pragma omp simd
+    for (int64_t column = 0; column < x.q.width; ++column) to[column] += scale * from[column];
+  }
+  for (int64_t j = 0; j < c.key_count; ++j) {
+    const float *const from_k = dk.row(j), *const key = k.row(j), *const from_v = dv.row(j);
+    const float inverse = x.inverse[c.keys[j]];
+    float *const to_q = x.dq(c.keys[j]), *const to_v = x.dv(c.keys[j]);
+    float along = 0;  // dk_j . k_j: a change of length changes nothing
+#pragma omp simd reduction(+ : along)
+    for (int64_t column = 0; column < x.q.width; ++column) along += from_k[column] * key[column];
+#pragma omp simd
+    for (int64_t column = 0; column < x.q.width; ++column)
+      to_q[column] += inverse * (from_k[column] - along * key[column]);
+#pragma omp simd
+    for (int64_t column = 0; column < x.v.width; ++column) to_v[column] += from_v[column];
+  }
+}
+
+float dot(const float* a, const float* b, int64_t n) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t c = 0; c < n; ++c) sum += a[c] * b[c];
+  return sum;
+}
+
+// 1 / |q_j|, or 0 where there is hardly a length to divide by: such a key is zero. [B,H,L]
+std::vector<float> inverse_norms(const float* q, const AttentionSizes& s) {
+  std::vector<float> inverse(static_cast<size_t>(position_count(s)));
+#pragma omp parallel for schedule(static)
+  for (int64_t i = 0; i < position_count(s); ++i) {
+    const float* const row = rows_of(s, q, i / s.length, s.e)(i % s.length);
+    const float norm = std::sqrt(dot(row, row, s.e));
+    inverse[static_cast<size_t>(i)] = norm < 1e-6f ? 0 : 1 / norm;
+  }
+  return inverse;
+}
+
+}  // namespace
+
+void cpu::lsh_attention_forward(float* y, float* l, const float* q, const float* v, LshPlaces places,
+                                const int32_t* lengths, AttentionSizes s, Lsh lsh) {
+  const std::vector<float> inverse = inverse_norms(q, s);
+  std::vector<float> total(static_cast<size_t>(position_count(s)));
+  PerThread<LshBlock> blocks(s, lsh);
+#pragma omp parallel
+  {
+    LshBlock& b = blocks.own();
+    for (int64_t round = 0; round < lsh.rounds; ++round) {
+#pragma omp for collapse(2) schedule(static)
+      for (int64_t n = 0; n < s.sequences(); ++n)
+        for (int64_t chunk = 0; chunk < chunks(s, lsh); ++chunk)
+          forward_chunk(b, Chunk(places, s, lsh, seen_keys(lengths, s, n), round, n, chunk),
+                        {rows_of(s, y, n, s.m), l + n * s.length, total.data() + n * s.length}, rows_of(s, q, n, s.e),
+                        rows_of(s, v, n, s.m), inverse.data() + n * s.length, score_scale(s), round == 0);
+    }
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < position_count(s); ++i) {
+      const int64_t n = i / s.length, position = i % s.length;
+      float* const to = rows_of(s, y, n, s.m)(position);
+      if (position >= seen_keys(lengths, s, n)) {
+        std::fill_n(to, s.m, 0.0f);
+        l[i] = infinity;
+        continue;
+      }
+      const float sum = total[static_cast<size_t>(i)], by = 1 / sum;
+      const float* const own = rows_of(s, v, n, s.m)(position);
+      for (int64_t c = 0; c < s.m; ++c) to[c] = sum == 0 ? own[c] : by * to[c];
+      l[i] = sum == 0 ? infinity : l[i] + std::log(sum);
+    }
+  }
+}
+
+void cpu::lsh_attention_backward(float* dq, float* dv, const float* dy, const float* y, const float* l, const float* q,
+                                 const float* v, LshPlaces places, const int32_t* lengths, AttentionSizes s, Lsh lsh) {
+  const std::vector<float> inverse = inverse_norms(q, s);
+  std::vector<float> d(static_cast<size_t>(position_count(s)));
+  PerThread<LshBlock> blocks(s, lsh);
+#pragma omp parallel
+  {
+    LshBlock& b = blocks.own();
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < position_count(s); ++i) {
+      const int64_t n = i / s.length, position = i % s.length;
+      const float* const g = rows_of(s, dy, n, s.m)(position);
+      d[static_cast<size_t>(i)] = dot(g, rows_of(s, y, n, s.m)(position), s.m);
+      std::fill_n(rows_of(s, dq, n, s.e)(position), s.e, 0.0f);
+      const bool sees_itself = l[i] == infinity && position < seen_keys(lengths, s, n);
+      float* const to = rows_of(s, dv, n, s.m)(position);
+      for (int64_t c = 0; c < s.m; ++c) to[c] = sees_itself ? g[c] : 0;
+    }
+    for (int64_t round = 0; round < lsh.rounds; ++round)
+      for (int64_t parity = 0; parity < 2; ++parity) {
+#pragma omp for collapse(2) schedule(static)
+        for (int64_t n = 0; n < s.sequences(); ++n)
+          for (int64_t chunk = parity; chunk < chunks(s, lsh); chunk += 2) {
+            const int64_t at = n * s.length;
+            backward_chunk(b, Chunk(places, s, lsh, seen_keys(lengths, s, n), round, n, chunk),
+                           {rows_of(s, dq, n, s.e), rows_of(s, dv, n, s.m), rows_of(s, dy, n, s.m),
+                            rows_of(s, q, n, s.e), rows_of(s, v, n, s.m), l + at, d.data() + at, inverse.data() + at},
+                           score_scale(s));
+          }
+      }
+  }
+}
+
+Tensor lsh_attention(const Tensor& q, const Tensor& v, const AttentionMask& mask, const Lsh& lsh, Key rotations) {
+  const AttentionSizes s = check_attention("lsh_attention", q, q, v, mask);
+  check(s.e <= most && s.m <= most, "lsh_attention: q ", q.shape(), " and v ", v.shape(), " must have from 1 to ", most,
+        " columns");
+  check(s.length <= std::numeric_limits<int32_t>::max() - most, "lsh_attention: q ", q.shape(), " is too long");
+  check(lsh.rounds >= 1, "lsh_attention: rounds must be at least 1, not ", lsh.rounds);
+  check(lsh.buckets >= 2 && lsh.buckets <= most_buckets && lsh.buckets % 2 == 0,
+        "lsh_attention: buckets must be an even number from 2 to ", most_buckets, ", not ", lsh.buckets);
+  check(lsh.chunk >= 1 && lsh.chunk <= most, "lsh_attention: chunk must be from 1 to ", most, ", not ", lsh.chunk);
+  const Device device = q.device();
+  const Indices lengths = mask.lengths;
+
+  const Shape places{lsh.rounds, s.batch, s.heads, s.length};
+  Indices order(places, device), begin(places, device), end(places, device);
+  {
+    Tensor rotation(Shape{lsh.rounds, s.heads, s.e, lsh.buckets / 2}, device);
+    Indices buckets(places, device);
+    DISPATCH(device, lsh_rotations(rotation.data(), rotations, rotation.size()));
+    DISPATCH(device, lsh_hash(buckets.data(), q.data(), rotation.data(), s, lsh));
+    DISPATCH(device, lsh_sort(order.data(), begin.data(), end.data(), buckets.data(), lengths.data(), s, lsh));
+  }
+  Tensor y(v.shape(), device), l(Shape{s.batch, s.heads, s.length}, device);
+  DISPATCH(device, lsh_attention_forward(y.data(), l.data(), q.data(), v.data(),
+                                         {order.data(), begin.data(), end.data()}, lengths.data(), s, lsh));
+  return record("lsh_attention", {q, v}, y, [=](const Tensor& dy) -> std::vector<Tensor> {
+    Tensor dq(q.shape(), device), dv(v.shape(), device);
+    DISPATCH(device, lsh_attention_backward(dq.data(), dv.data(), dy.data(), y.data(), l.data(), q.data(), v.data(),
+                                            {order.data(), begin.data(), end.data()}, lengths.data(), s, lsh));
+    return {dq, dv};
+  });
+}
+
+}  // namespace runnel

@@ -1,0 +1,103 @@
+// How lsh attention sorts positions into buckets, on the CPU: see lsh_attention.cpp.
+#include <algorithm>
+#include <vector>
+
+#include "ops/cpu/sequences.h"
+#include "ops/kernels.h"
+
+namespace runnel {
+namespace {
+
+using namespace cpu;
+
+constexpr int64_t hash_block = 4 * lanes;  // positions
+
+struct HashBlock {
+  Scratch scratch;
+  Matrix q, qt, rotation, projections;
+  HashBlock(int64_t e, int64_t half)
+      : scratch((2 * hash_block * padded(e) + padded(e) * padded(half) + padded(half) * hash_block) / lanes),
+        q(scratch.matrix(hash_block, padded(e))),
+        qt(scratch.matrix(padded(e), hash_block)),
+        rotation(scratch.matrix(padded(e), padded(half))),
+        projections(scratch.matrix(padded(half), hash_block)) {}
+};
+
+// Projections have columns of the rotation as rows, positions as columns.
+void choose_buckets(int32_t* to, int64_t count, const Matrix& projections, int64_t half) {
+  float high[hash_block], low[hash_block];
+  int32_t highest[hash_block] = {}, lowest[hash_block] = {};
+  std::copy_n(projections.row(0), hash_block, high);
+  std::copy_n(projections.row(0), hash_block, low);
+  for (int64_t c = 1; c < half; ++c) {
+    const float* const x = projections.row(c);
+    const auto column = static_cast<int32_t>(c);
+#pragma omp simd
+    for (int64_t i = 0; i < hash_block; ++i) {
+      highest[i] = x[i] > high[i] ? column : highest[i];
+      high[i] = x[i] > high[i] ? x[i] : high[i];
+      lowest[i] = x[i] < low[i] ? column : lowest[i];
+      low[i] = x[i] < low[i] ? x[i] : low[i];
+    }
+  }
+  for (int64_t i = 0; i < count; ++i) to[i] = high[i] >= -low[i] ? highest[i] : static_cast<int32_t>(half) + lowest[i];
+}
+
+}  // namespace
+
+void cpu::lsh_rotations(float* rotations, Key key, int64_t n) {
+#pragma omp parallel for schedule(static)
+  for (int64_t i = 0; i < n; ++i) rotations[i] = key.normal(static_cast<uint64_t>(i));
+}
+
+// Threads share rounds, sequences and blocks of positions.
+void cpu::lsh_hash(int32_t* buckets, const float* q, const float* rotations, AttentionSizes s, Lsh lsh) {
+  const int64_t half = lsh.buckets / 2;
+  PerThread<HashBlock> blocks(s.e, half);
+#pragma omp parallel
+  {
+    HashBlock& b = blocks.own();
+#pragma omp for collapse(3) schedule(static)
+    for (int64_t round = 0; round < lsh.rounds; ++round)
+      for (int64_t n = 0; n < s.sequences(); ++n)
+        for (int64_t first = 0; first < s.length; first += hash_block) {
+          const int64_t count = std::min(hash_block, s.length - first);
+          load(b.q, rows_of_sequence(q, n, s.length, s.heads, s.e, hash_block), first, count);
+          transpose(b.qt, b.q);
+          load(b.rotation, {rotations + (round * s.heads + n % s.heads) * s.e * half, half, half, 0}, 0, s.e);
+          multiply_transposed(b.projections, b.rotation, b.qt, Store::set);
+          choose_buckets(buckets + (round * s.sequences() + n) * s.length + first, count, b.projections, half);
+        }
+  }
+}
+
+// Threads share rounds and sequences.
+void cpu::lsh_sort(int32_t* order, int32_t* begin, int32_t* end, const int32_t* buckets, const int32_t* lengths,
+                   AttentionSizes s, Lsh lsh) {
+  PerThread<std::vector<int64_t>> all_ends(static_cast<size_t>(lsh.buckets));
+#pragma omp parallel for schedule(static)
+  for (int64_t n = 0; n < lsh.rounds * s.sequences(); ++n) {
+    const int64_t at = n * s.length, length = seen_keys(lengths, s, n % s.sequences());
+    std::vector<int64_t>& ends = all_ends.own();
+    std::fill(ends.begin(), ends.end(), 0);
+    for (int64_t i = 0; i < length; ++i) ++ends[static_cast<size_t>(buckets[at + i])];
+    int64_t place = 0;
+    for (int64_t& bucket_end : ends) {
+      const int64_t bucket_begin = place;
+      for (const int64_t stop = place + bucket_end; place < stop; ++place) {
+        const int64_t chunk = place / lsh.chunk * lsh.chunk;
+        begin[at + place] = static_cast<int32_t>(std::max(bucket_begin, chunk - lsh.chunk));
+        end[at + place] = static_cast<int32_t>(s.causal ? place : std::min(stop, chunk + lsh.chunk));
+      }
+      bucket_end = bucket_begin;  // from here on, where its next position goes
+    }
+    for (int64_t i = 0; i < length; ++i)
+      order[at + ends[static_cast<size_t>(buckets[at + i])]++] = static_cast<int32_t>(i);
+    for (int64_t i = length; i < s.length; ++i) {  // padding
+      order[at + i] = static_cast<int32_t>(i);
+      begin[at + i] = end[at + i] = static_cast<int32_t>(length);
+    }
+  }
+}
+
+}  // namespace runnel

@@ -1,0 +1,80 @@
+// How one head of one batch entry, whose numbers lie scattered in [B,L,H,width], is loaded into small matrices, and the
+// memory that threads work in: shared by the attention kernels.
+#pragma once
+#include <omp.h>
+
+#include <deque>
+
+#include "engine/tensor.h"
+#include "ops/cpu/small_matrix.h"
+#include "ops/kernels.h"
+
+namespace runnel::cpu {
+
+// Positions are `stride` apart; `width` numbers each. `next` is the distance to the rows that will be read after these:
+// the hardware prefetcher does not follow so large a stride.
+template <class T>
+struct SequenceRows {
+  T* data;
+  int64_t stride, width, next;
+  T* operator()(int64_t position) const { return data + position * stride; }
+};
+
+// Sequence n = b H + h of x [B,length,H,width], which is read `next` positions at a time.
+template <class T>
+SequenceRows<T> rows_of_sequence(T* x, int64_t n, int64_t length, int64_t heads, int64_t width, int64_t next) {
+  return {x + ((n / heads) * length * heads + n % heads) * width, heads * width, width, next * heads * width};
+}
+
+// Keys [0, seen_keys) of sequence n are not padding.
+inline int64_t seen_keys(const int32_t* lengths, const AttentionSizes& s, int64_t n) {
+  return lengths ? lengths[n / s.heads] : s.key_length;
+}
+
+// Copies `count` positions; what lies past them, or past the width, becomes zero and so adds nothing.
+template <class Map>
+void load(const Matrix& to, const SequenceRows<const float>& from, int64_t first, int64_t count, Map map) {
+  if (count < to.rows || from.width < to.columns) to.clear();
+  for (int64_t r = 0; r < count; ++r) {
+    const float* x = from(first + r);
+    float* row = to.row(r);
+    for (int64_t i = 0; i < from.width; i += lanes) __builtin_prefetch(x + from.next + i);
+#pragma omp simd
+    for (int64_t i = 0; i < from.width; ++i) row[i] = map(x[i]);
+  }
+}
+inline void load(const Matrix& to, const SequenceRows<const float>& from, int64_t first, int64_t count) {
+  load(to, from, first, count, [](float x) { return x; });
+}
+
+// The matrices of one thread, carved from one allocation.
+class Scratch {
+ public:
+  explicit Scratch(int64_t vectors) : block_(static_cast<size_t>(vectors) * sizeof(Lanes), Device::cpu) {}
+  Matrix matrix(int64_t rows, int64_t columns) {
+    Matrix matrix{static_cast<Lanes*>(block_.data()) + used_, rows, columns};
+    used_ += matrix.vectors();
+    return matrix;
+  }
+
+ private:
+  Storage block_;
+  int64_t used_ = 0;
+};
+
+// One T(arguments...) for every thread of the parallel regions that follow. Made before them, because an exception,
+// such as that there is no memory left, must not leave a parallel region.
+template <class T>
+class PerThread {
+ public:
+  template <class... Arguments>
+  explicit PerThread(const Arguments&... arguments) {
+    for (int i = 0; i < omp_get_max_threads(); ++i) each_.emplace_back(arguments...);
+  }
+  T& own() { return each_[static_cast<size_t>(omp_get_thread_num())]; }  // the calling thread's
+
+ private:
+  std::deque<T> each_;  // a T need not be movable
+};
+
+}  // namespace runnel::cpu
