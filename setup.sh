@@ -1,32 +1,36 @@
 #!/usr/bin/env bash
-# Installs what Runnel is built with, if it is missing. Debian and Ubuntu; elsewhere it says what is needed.
+# Installs what Runnel is built with, as far as it is missing: ./setup.sh
+# With --no-install, or RUNNEL_NO_INSTALL=1 in the environment, it only says what is missing; exit status 1 if anything is.
 set -euo pipefail
 
 packages=(g++ cmake ninja-build curl ca-certificates libdnnl-dev libcli11-dev nlohmann-json3-dev libfmt-dev zlib1g-dev libstb-dev
           doctest-dev libbenchmark-dev gnuplot-nox)
+declare -A program=([g++]=g++ [cmake]=cmake [ninja-build]=ninja [curl]=curl [gnuplot-nox]=gnuplot)  # from wherever it came
 
 if ! command -v apt-get >/dev/null; then
   cat >&2 <<'TEXT'
-setup.sh installs packages on Debian and Ubuntu only. Elsewhere, please install: g++ 12 or later with OpenMP, CMake 3.25,
-Ninja, oneDNN, CLI11, nlohmann-json, {fmt}, zlib, stb, doctest, and, if you like, Google Benchmark (bench kernels) and
-gnuplot (plots).
+setup.sh installs packages on Debian and Ubuntu only. Elsewhere, please install: g++ 11 or clang 14 (or later) with OpenMP,
+CMake 3.22, Ninja, oneDNN, CLI11, nlohmann-json, {fmt}, zlib, stb, doctest, and, if you like, Google Benchmark (bench
+kernels) and gnuplot (plots).
 TEXT
   exit 1
 fi
 
 missing=()
 for package in "${packages[@]}"; do
-  dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+  command -v "${program[$package]:-}" >/dev/null ||
+    dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
 done
 if [ ${#missing[@]} -eq 0 ]; then
-  echo "setup.sh: everything is there"
+  echo "setup.sh: nothing is missing"
   exit 0
 fi
+if [ "${1:-}" = --no-install ] || [ "${RUNNEL_NO_INSTALL:-0}" != 0 ]; then
+  echo "setup.sh: missing: ${missing[*]}" >&2
+  exit 1
+fi
 
-root=()
-[ "$(id -u)" -eq 0 ] || root=(sudo)
-echo "setup.sh: installing ${missing[*]}"
-export DEBIAN_FRONTEND=noninteractive
-"${root[@]}" apt-get update -qq
-"${root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-echo "setup.sh: done"
+command="apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends ${missing[*]}"
+[ "$(id -u)" -eq 0 ] || command="sudo sh -c '$command'"
+echo "setup.sh: $command"
+sh -c "$command" >/dev/null

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "engine/device.h"
+#include "engine/numerics.h"
 
 namespace runnel {
 namespace {
@@ -17,7 +18,7 @@ std::string compiler() {
 
 std::string cuda_text() {
   const std::string why_not = why_unavailable(Device::cuda);
-  if (cuda_is_stand_in()) return "emulated on the CPU";
+  if (cuda_is_emulated()) return "emulated on the CPU";
   const std::string toolkit = build_info.cuda;
   return (toolkit.empty() ? "" : toolkit + ", ") + (why_not.empty() ? model_name(Device::cuda) : why_not);
 }

@@ -116,7 +116,7 @@ Optimizer::Optimizer(const std::vector<NamedTensor>& parameters, RAdamOptions op
       muon_(muon ? those_that_suit_muon(parameters, true) : std::vector<NamedTensor>(), options.lr),
       all_(parameters),
       muons_(muon ? std::ranges::count_if(parameters, suits_muon) : 0) {
-  if (muon) std::ranges::stable_partition(all_, suits_muon);
+  if (muon) std::stable_partition(all_.begin(), all_.end(), suits_muon);
 }
 
 void Optimizer::step(const Gradients& gradients, const Tensor& squares) {

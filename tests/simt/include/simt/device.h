@@ -87,7 +87,8 @@ struct Call {  // a kernel with its arguments
   std::vector<const void*> pointers;  // among the arguments
 };
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel, Call call);
-// The names passed to launch() so far, and "matmul" for cuBLAS: a test compares them with the device contract.
+// The names passed to launch() so far, and "matmul" for cuBLAS: a test compares them with the device contract. When the
+// process ends, they are appended to the file $SIMT_LAUNCHED, one on a line.
 std::set<std::string>& launched();
 
 // NVIDIA's template erases the types of the arguments; this one keeps them.

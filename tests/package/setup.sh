@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# setup.sh, with a package manager that only says what it was asked for.
+set -euo pipefail
+setup=$(cd "$(dirname "$0")/../.." && pwd)/setup.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+for tool in bash cat dirname env grep id sh; do ln -s "$(command -v $tool)" "$work/$tool"; done
+fake() { printf '#!%s\n%s\n' "$work/sh" "$2" >"$work/$1"; chmod +x "$work/$1"; }
+fake apt-get "echo apt-get \"\$@\" >>$work/log"
+fake sudo '"$@"'
+touch "$work/log"
+run() { status=0; out=$(env -u RUNNEL_NO_INSTALL PATH="$work" "$@" 2>&1) || status=$?; }
+expect() { [[ $1 == $2 ]] || { printf 'setup.sh: expected %s\nbut got %s\n' "$2" "$1" >&2; exit 1; }; }
+
+fake dpkg-query 'echo installed'
+run "$setup"
+expect "$status $out $(<"$work/log")" '0 setup.sh: nothing is missing '
+
+# Two packages are missing, and a program that comes from elsewhere: it is not installed again.
+fake dpkg-query 'case "$*" in *zlib1g-dev|*libfmt-dev|*cmake) exit 1 ;; *) echo installed ;; esac'
+fake cmake ''
+run "$setup" --no-install
+expect "$status $out $(<"$work/log")" '1 setup.sh: missing: libfmt-dev zlib1g-dev '
+run env RUNNEL_NO_INSTALL=1 "$setup"
+expect "$status $out $(<"$work/log")" '1 setup.sh: missing: libfmt-dev zlib1g-dev '
+run "$setup"
+expect "$status $out" '0 setup.sh: *apt-get install * libfmt-dev zlib1g-dev*'
+expect "$(<"$work/log")" $'apt-get update*\napt-get install * libfmt-dev zlib1g-dev'
+
+fake apt-get 'exit 100'
+run "$setup"
+expect "$status" 100
+
+rm "$work/apt-get"
+run "$setup"
+expect "$status $out" '1 *please install: g++ 11*'
