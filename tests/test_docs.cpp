@@ -1,0 +1,205 @@
+// The documentation keeps its promises: links and file names resolve, README.md is short and its line counts are true,
+// every kind of attention has a section, and the code shown is the code tested.
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "tests/check.h"
+#include "tests/chunked_attention.h"
+#include "tests/paths.h"
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in g++ 12's own header, under AddressSanitizer
+#include <regex>
+#pragma GCC diagnostic pop
+
+using namespace runnel;
+using namespace runnel::test;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path root = source_dir();
+
+std::vector<std::string> lines_of(const fs::path& path) {
+  std::ifstream file(path);
+  REQUIRE_MESSAGE(file.is_open(), "cannot read " << path.string());
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string text_of(const fs::path& path) {
+  std::string text;
+  for (const std::string& line : lines_of(path)) text += line + "\n";
+  return text;
+}
+
+// All pages, as paths from the root.
+std::vector<std::string> pages() {
+  std::vector<std::string> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(root))
+    if (entry.path().extension() == ".md") found.push_back(entry.path().filename().string());
+  for (const char* folder : {"engine", "ops", "cuda", "models", "datasets", "apps", "tests", "examples", "docs"}) {
+    if (!fs::exists(root / folder)) continue;
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root / folder))
+      if (entry.path().extension() == ".md") found.push_back(fs::relative(entry.path(), root).generic_string());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+// A page's lines without its code blocks, fenced or indented.
+std::vector<std::string> prose_of(const fs::path& page) {
+  std::vector<std::string> prose;
+  bool fenced = false;
+  for (const std::string& line : lines_of(page)) {
+    if (line.starts_with("```"))
+      fenced = !fenced;
+    else if (!fenced && !line.starts_with("    "))
+      prose.push_back(line);
+  }
+  CHECK_MESSAGE(!fenced, page.string() << ": a code block is not closed");
+  return prose;
+}
+
+std::vector<std::smatch> matches(const std::string& line, const std::regex& regex) {
+  return {std::sregex_iterator(line.begin(), line.end(), regex), {}};
+}
+
+// The anchors that GitHub makes of a page's headings: lower case, no punctuation, hyphens for spaces.
+std::set<std::string> anchors_of(const fs::path& page) {
+  std::set<std::string> anchors;
+  for (const std::string& line : prose_of(page)) {
+    const size_t level = line.find_first_not_of('#');
+    if (level == 0 || level == std::string::npos || line[level] != ' ') continue;
+    std::string anchor;
+    for (const char c : line.substr(level + 1)) {
+      if (std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_')
+        anchor += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      else if (c == ' ')
+        anchor += '-';
+    }
+    const std::string first = anchor;
+    for (int n = 1; !anchors.insert(anchor).second; ++n) anchor = first + "-" + std::to_string(n);
+  }
+  return anchors;
+}
+
+int64_t line_count(const fs::path& path) { return std::ssize(lines_of(path)); }
+
+// The number of lines that a page states may be this far from the truth, so that small edits need no edit there.
+bool about(int64_t stated, int64_t actual) { return std::abs(stated - actual) <= std::max<int64_t>(5, actual / 10); }
+
+}  // namespace
+
+TEST_CASE("docs: links between pages resolve, to files and to headings") {
+  if (!has_sources()) return;
+  static const std::regex link(R"(\]\(([^)\s]+)\))"), code("`[^`]*`");
+  for (const std::string& page : pages()) {
+    for (const std::string& line : prose_of(root / page)) {
+      const std::string text = std::regex_replace(line, code, "");
+      for (const std::smatch& m : matches(text, link)) {
+        const std::string target = m.str(1);
+        if (target.find("://") != std::string::npos || target.starts_with("mailto:")) continue;
+        const size_t hash = target.find('#');
+        const std::string file = target.substr(0, hash);
+        const fs::path path = file.empty() ? root / page : (root / page).parent_path() / file;
+        CHECK_MESSAGE(fs::exists(path), page << " links to " << target);
+        if (hash != std::string::npos && fs::exists(path))
+          CHECK_MESSAGE(anchors_of(path).contains(target.substr(hash + 1)), page << " links to " << target);
+      }
+    }
+  }
+}
+
+TEST_CASE("docs: source files that a page names exist") {
+  if (!has_sources()) return;
+  static const std::regex file(R"(`((?:engine|ops|cuda|models|datasets|apps|tests|examples|docs)/[\w/.-]+\.\w+)`)");
+  for (const std::string& page : pages()) {
+    // History, and files that the reader is to write.
+    if (page == "CHANGELOG.md" || page == "docs/tutorial.md" || page.starts_with("docs/notes/")) continue;
+    for (const std::string& line : prose_of(root / page))
+      for (const std::smatch& m : matches(line, file))
+        CHECK_MESSAGE(fs::exists(root / m.str(1)), page << " names " << m.str(1));
+  }
+}
+
+TEST_CASE("docs: README.md has at most 120 lines") {
+  if (!has_sources()) return;
+  CHECK_LE(line_count(root / "README.md"), 120);
+}
+
+TEST_CASE("docs: the line counts of README.md's reading route are true") {
+  if (!has_sources()) return;
+  static const std::regex counted(R"(\]\(([\w/.]+)\) \((\d+)\))"), total(R"(\*\*([\d,]+) lines\*\*)");
+  int64_t stated_total = 0, actual_total = 0;
+  for (const std::string& line : lines_of(root / "README.md")) {
+    for (const std::smatch& m : matches(line, counted)) {
+      const int64_t stated = std::stoll(m.str(2)), actual = line_count(root / m.str(1));
+      CHECK_MESSAGE(about(stated, actual), m.str(1) << " has " << actual << " lines, not " << stated);
+      actual_total += actual;
+    }
+    for (const std::smatch& m : matches(line, total))
+      stated_total = std::stoll(std::regex_replace(m.str(1), std::regex(","), ""));
+  }
+  CHECK(actual_total > 0);
+  CHECK_MESSAGE(about(stated_total, actual_total), "in all " << actual_total << " lines, not " << stated_total);
+}
+
+TEST_CASE("docs: every kind of attention has a section in docs/attention.md") {
+  if (!has_sources()) return;
+  FILE* const pipe = popen((program() + " copy train --help").c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  std::string help;
+  for (int c; (c = std::fgetc(pipe)) != EOF;) help += static_cast<char>(c);
+  REQUIRE(pclose(pipe) == 0);
+  std::smatch kinds;
+  REQUIRE(std::regex_search(help, kinds, std::regex(R"(--attention TEXT:([a-z, ]+)=)")));
+  const std::set<std::string> anchors = anchors_of(root / "docs/attention.md");
+  const std::string names = kinds.str(1);
+  const std::vector<std::smatch> words = matches(names, std::regex("[a-z]+"));
+  CHECK(words.size() >= 3);
+  for (const std::smatch& kind : words) CHECK_MESSAGE(anchors.contains(kind.str()), kind.str());
+}
+
+TEST_CASE("docs: the chunked attention that docs/attention.md shows is the one tested here") {
+  if (!has_sources()) return;
+  const std::string header = text_of(root / "tests/chunked_attention.h");
+  const size_t begin = header.find("// y_i = "), end = header.find("\n}\n", begin);
+  REQUIRE(begin != std::string::npos);
+  REQUIRE(end != std::string::npos);
+  const std::string shown = "```cpp\n" + header.substr(begin, end + 3 - begin) + "```\n";
+  CHECK(text_of(root / "docs/attention.md").find(shown) != std::string::npos);
+}
+
+TEST_CASE("docs: the chunked scan is causal_product, forward and backward") {
+  const int64_t l = 37, e = 5, m = 7;
+  for (const int64_t chunk : {1, 8, 64}) {
+    CAPTURE(chunk);
+    const Tensor q = random_tensor(Shape{1, l, 1, e}, 1).set_wants_grad();
+    const Tensor k = random_tensor(Shape{1, l, 1, e}, 2).set_wants_grad();
+    const Tensor v = random_tensor(Shape{1, l, 1, m}, 3).set_wants_grad();
+    Tape tape;
+    const Tensor y = causal_product(q, k, v);
+    const Tensor dy = random_tensor(Shape{l * m, 1}, 4);
+    const Gradients gradients = tape.backward(sum(matmul(reshape(y, Shape{1, l * m}), dy)));
+
+    const auto scan = [&](const Tensor& x, const Tensor& a, const Tensor& b, int64_t inner, int64_t width,
+                          bool reverse) {
+      std::vector<float> out(static_cast<size_t>(l * width));
+      chunked_scan(out.data(), x.data(), a.data(), b.data(), l, inner, width, chunk, reverse);
+      return std::vector<double>(out.begin(), out.end());
+    };
+    check_close(y, scan(q, k, v, e, m, false), reduction);
+    check_close(gradients.of(q), scan(dy, v, k, m, e, false), reduction);  // eq. 13
+    check_close(gradients.of(k), scan(v, dy, q, m, e, true), reduction);   // eq. 14
+    check_close(gradients.of(v), scan(k, q, dy, e, m, true), reduction);   // eq. 15
+  }
+}
