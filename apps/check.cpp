@@ -15,16 +15,16 @@
 #include <string>
 #include <vector>
 
-#include "apps/options.h"
-#include "apps/training.h"
+#include "apps/cli/subcommand.h"
+#include "engine/check.h"
 #include "engine/tape.h"
-#include "models/transformer.h"
+#include "models/decoder.h"
 #include "ops/ops.h"
 
 namespace runnel {
 namespace {
 
-struct CheckOptions : Machine {
+struct CheckOptions : RuntimeOptions {
   CheckOptions() { precision = "f32"; }  // it measures rounding
 };
 
@@ -157,19 +157,19 @@ double gradient_difference(Inputs in, Key key) {
   return std::isnan(dq + dk + dv) ? NAN : std::max({dq, dk, dv});
 }
 
-double transformer_difference(const TransformerConfig& config, int64_t batch, Key key) {
-  const Transformer model(config, key.fold(0));
+double transformer_difference(const AutoregressiveTransformer& model, int64_t batch, Key key) {
+  const AutoregressiveConfig& config = model.config;
   Indices tokens({batch, config.max_length});
   for (int64_t i = 0; i < tokens.size(); ++i)
     tokens.data()[i] =
         static_cast<int32_t>(key.fold(1).below(static_cast<uint64_t>(i), static_cast<uint32_t>(config.vocabulary)));
   const std::vector<float> parallel = model(tokens).to_vector();
   std::vector<float> recurrent(parallel.size());
-  RecurrentTransformer twin(model, batch);
+  const std::unique_ptr<Decoder> decoder = incremental_decoder(model, batch);
   for (int64_t l = 0; l < config.max_length; ++l) {
     Indices column({batch});
     for (int64_t b = 0; b < batch; ++b) column.data()[b] = tokens.data()[b * config.max_length + l];
-    const Tensor out = twin.step(column);
+    const Tensor out = decoder->step(column);
     for (int64_t b = 0; b < batch; ++b)
       std::copy_n(out.data() + b * config.outputs, config.outputs,
                   recurrent.data() + (b * config.max_length + l) * config.outputs);
@@ -204,16 +204,19 @@ int check_all(CheckOptions& options) {
     report("gradients - gradients of Algorithm 1", gradient_difference(in, own.fold(3)), 1e-4);
   }
 
-  const TransformerConfig config{.layers = 3,
-                                 .heads = 4,
-                                 .head_dim = 8,
-                                 .feed_forward = 48,
-                                 .vocabulary = 11,
-                                 .outputs = 13,
-                                 .max_length = 150,
-                                 .dropout = 0};
-  fmt::print("Transformer, {} layers, width {}, L {}\n", config.layers, config.width(), config.max_length);
-  report("parallel - recurrent", transformer_difference(config, 3, key), 1e-4);
+  for (const AttentionKind* kind : attention_kinds()) {
+    if (!kind->causal) continue;
+    const AutoregressiveTransformer model(
+        {.encoder =
+             {.layers = 3, .heads = 4, .head_dim = 8, .feed_forward = 48, .dropout = 0, .attention = {kind->name}},
+         .vocabulary = 11,
+         .outputs = 13,
+         .max_length = 150},
+        key.fold(0));
+    if (!has_incremental_form(model)) continue;
+    fmt::print("transformer with {} attention, 3 layers, width 32, L 150\n", kind->name);
+    report("parallel - recurrent", transformer_difference(model, 3, key), 1e-4);
+  }
 
   fmt::print("{}\n", holds ? "all forms agree" : "some forms do not agree");
   return holds ? 0 : 1;
@@ -221,7 +224,7 @@ int check_all(CheckOptions& options) {
 
 }  // namespace
 
-void add_check(Word program, Command& chosen) {
+void add_check(Subcommand program, Command& chosen) {
   add_command<CheckOptions>(program, chosen, "check",
                             "the equality of the forms of linear attention, and its gradients", check_all);
 }

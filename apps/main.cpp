@@ -1,4 +1,4 @@
-// runnel: the program. Each app adds its subcommands; whatever goes wrong ends here as one sentence on stderr.
+// runnel: the program. Every error ends here as one sentence on stderr.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
@@ -7,12 +7,21 @@
 #include <string>
 #include <vector>
 
-#include "apps/options.h"
+#include "apps/cli/subcommand.h"
+#include "apps/tasks/tasks.h"
+#include "engine/check.h"
 #include "engine/version.h"
+
+namespace runnel {
+
+void add_check(Subcommand program, Command& chosen);
+void add_bench(Subcommand program, Command& chosen);
+
+}  // namespace runnel
 
 namespace {
 
-// "runnel mnist" and "runnel mnist sing" do not say what to do: the sentence that says what there is.
+// A command line that names no complete command ("runnel mnist", "runnel mnist paint"): lists what there is.
 void check_is_command(const CLI::App& program) {
   const CLI::App* last = &program;
   std::string words = "runnel", commands;
@@ -40,13 +49,11 @@ int main(int argc, char** argv) {
     program.option_defaults()->always_capture_default()->take_last();  // a flag given twice: the last counts
     program.set_version_flag("--version", [] { return version_text(); });
     program.require_subcommand(0, 1);  // one at each level: each app takes this over
-    const Word words(program);
+    const Subcommand runnel(program);
     Command chosen;
-    add_copy(words, chosen);
-    add_mnist(words, chosen);
-    add_cifar10(words, chosen);
-    add_check(words, chosen);
-    add_bench(words, chosen);
+    for (const auto add : all_tasks) add(runnel, chosen);
+    add_check(runnel, chosen);
+    add_bench(runnel, chosen);
     try {
       program.parse(argc, argv);
     } catch (const CLI::Success& help_or_version) {

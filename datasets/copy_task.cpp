@@ -15,6 +15,7 @@ CopyBatch CopyTask::batch(Key key, int64_t size, Device device, int64_t first) c
 
   std::vector<int32_t> tokens(static_cast<size_t>(size * length)), targets(tokens.size());
   std::vector<float> mask(tokens.size());
+  int64_t counted_positions = 0;
   for (int64_t b = 0; b < size; ++b) {
     int32_t* const x = tokens.data() + b * length;
     int32_t* const y = targets.data() + b * length;
@@ -26,9 +27,11 @@ CopyBatch CopyTask::batch(Key key, int64_t size, Device device, int64_t first) c
     }
     for (int64_t t = 0; t + 1 < length; ++t) y[t] = x[t + 1];
     for (int64_t t = n - 1; t < 2 * n; ++t) mask[static_cast<size_t>(b * length + t)] = 1;
+    counted_positions += n + 1;
   }
   const Shape shape{size, length};
-  return {Indices(shape, tokens, device), Indices(shape, targets, device), Tensor(shape, mask, device)};
+  return {Indices(shape, tokens, device), Indices(shape, targets, device), Tensor(shape, mask, device),
+          static_cast<double>(counted_positions)};
 }
 
 }  // namespace runnel

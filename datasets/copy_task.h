@@ -7,9 +7,10 @@
 namespace runnel {
 
 struct CopyBatch {
-  Indices tokens;   // x [B,L], 0 .. symbols
-  Indices targets;  // y [B,L], y[t] = x[t+1], and 0 after the end
-  Tensor mask;      // [B,L], 1 where the loss counts, else 0
+  Indices tokens;            // x [B,L], 0 .. symbols
+  Indices targets;           // y [B,L], y[t] = x[t+1], and 0 after the end
+  Tensor mask;               // [B,L], 1 where the loss counts, else 0
+  double counted_positions;  // the sum of mask
 };
 
 struct CopyTask {

@@ -1,14 +1,14 @@
 // On the CPU, many sequences are drawn in groups, each from its first byte to its last by one thread: threads never
-// wait for each other, and a group is small enough for its states to stay in the cache. A few sequences are drawn by
-// all threads together, each of which then reads a part of the weights. A GPU wants large groups; there, what one byte
-// takes from a state is one graph, and no byte leaves the device before all are drawn.
+// wait for each other, and the states of a group stay in its core's cache. Few sequences are drawn by all threads
+// together, each of which then reads a part of the weights. A GPU draws large groups; there, an incremental decoder's
+// step is captured as one CUDA graph, and bytes are copied to the host only when all are drawn.
 #include "models/generation.h"
 
 #include <omp.h>
 
 #include <algorithm>
 #include <exception>
-#include <type_traits>
+#include <mutex>
 
 #include "engine/check.h"
 #include "engine/random.h"
@@ -40,48 +40,48 @@ Tensor byte_nll(const Tensor& outputs, const Indices& bytes) {
   return is_categorical(outputs) ? categorical_nll(outputs, bytes) : logistic_mixture_nll(outputs, bytes);
 }
 
-template <class State>
-void complete(std::vector<uint8_t>& sequences, int64_t known, const State& state, const std::vector<int64_t>& from,
+void complete(std::vector<uint8_t>& sequences, int64_t known, const Decoder& decoder, const std::vector<int64_t>& from,
               const std::vector<Key>& keys, float temperature,
-              const std::function<void(int64_t bytes, int64_t of)>& progress, const std::vector<uint8_t>& classes) {
+              const std::function<void(int64_t done, int64_t total)>& progress, const std::vector<int32_t>& classes) {
   const int64_t batch = static_cast<int64_t>(keys.size()), n = batch ? std::ssize(sequences) / batch : 0;
   check(std::ssize(from) == batch && std::ssize(sequences) == batch * n, "complete: ", batch, " keys for ", from.size(),
-        " states and ", sequences.size(), " bytes");
-  const int64_t read = state.position().to_vector()[0], told = classes.empty() ? 0 : 1;
+        " decoder states and ", sequences.size(), " bytes");
+  const int64_t read = decoder.position().to_vector()[0], class_tokens = classes.empty() ? 0 : 1;
   check(classes.empty() || classes.size() == keys.size(), "complete: ", classes.size(), " classes for ", batch,
         " keys");
-  check(known + told >= 1 && read == known + told - 1, "complete: the state has read ", read,
-        " tokens, not all but the last of the ", known + told, " that are known");
+  check(known + class_tokens >= 1 && read == known + class_tokens - 1, "complete: the decoder has read ", read,
+        " tokens, not all but the last of the ", known + class_tokens, " that are known");
+  const int64_t longest = decoder.model().config.max_length;
+  check(n + class_tokens - 1 <= longest, "complete: ", n, " bytes are more than the ", longest,
+        " positions of the model can predict");
 
-  const Device device = state.position().device();
+  const Device device = decoder.position().device();
   const int64_t threads = device == Device::cpu ? omp_get_max_threads() : 1;
-  const int64_t together = threads * group_size(device, threads, state.sequence_bytes());
+  const int64_t together = threads * group_size(device, threads, decoder.sequence_bytes());
   const int64_t groups = device == Device::cpu && batch <= few ? 1 : (batch + together - 1) / together * threads;
   int64_t drawn = 0;
+  std::mutex reporting;
 
   const auto draw = [&](int64_t begin, int64_t end) {
     if (begin == end) return;
     const int64_t rows = end - begin;
-    State own = state.select({from.begin() + begin, from.begin() + end});
+    const std::unique_ptr<Decoder> own = decoder.select({from.begin() + begin, from.begin() + end});
     const Keys own_keys(Shape{rows}, {keys.begin() + begin, keys.begin() + end}, device);
     std::vector<int32_t> last;
     for (int64_t r = begin; r < end; ++r)
       last.push_back(known ? sequences[static_cast<size_t>(r * n + known - 1)] : 256 + classes[static_cast<size_t>(r)]);
-    Indices tokens(Shape{rows}, last, device), bytes(Shape{told + n, rows}, device);
+    Indices tokens(Shape{rows}, last, device), bytes(Shape{class_tokens + n, rows}, device);
 
     const auto draw_one = [&] {
-      const Indices next = byte_sample(own.step(tokens), own_keys, temperature, own.position());
+      const Indices next = byte_sample(own->step(tokens), own_keys, temperature, own->position());
       assign(tokens, next);
-      put_row(bytes, next, own.position());
+      put_row(bytes, next, own->position());
     };
     Replay one_byte(device, draw_one);
     for (int64_t t = known; t < n; ++t) {
-      if constexpr (std::is_same_v<State, RecurrentTransformer>)
-        one_byte.run();
-      else
-        draw_one();  // never the same work twice
+      own->is_replayable() ? one_byte.run() : draw_one();
       if (progress) {
-#pragma omp critical(progress)
+        const std::lock_guard lock(reporting);
         progress(drawn += rows, batch * (n - known));
       }
     }
@@ -89,7 +89,7 @@ void complete(std::vector<uint8_t>& sequences, int64_t known, const State& state
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t t = known; t < n; ++t)
         sequences[static_cast<size_t>((begin + r) * n + t)] =
-            static_cast<uint8_t>(values[static_cast<size_t>((told + t) * rows + r)]);
+            static_cast<uint8_t>(values[static_cast<size_t>((class_tokens + t) * rows + r)]);
   };
   if (groups == 1) return draw(0, batch);  // not in a parallel region, so that its ops are
 
@@ -103,12 +103,5 @@ void complete(std::vector<uint8_t>& sequences, int64_t known, const State& state
     }
   if (error) std::rethrow_exception(error);
 }
-
-template void complete(std::vector<uint8_t>&, int64_t, const RecurrentTransformer&, const std::vector<int64_t>&,
-                       const std::vector<Key>&, float, const std::function<void(int64_t, int64_t)>&,
-                       const std::vector<uint8_t>&);
-template void complete(std::vector<uint8_t>&, int64_t, const RereadingTransformer&, const std::vector<int64_t>&,
-                       const std::vector<Key>&, float, const std::function<void(int64_t, int64_t)>&,
-                       const std::vector<uint8_t>&);
 
 }  // namespace runnel

@@ -1,9 +1,9 @@
-// Images (or any bytes): what a model's outputs say of a byte, and how they are drawn, one byte after another.
+// Sequences of bytes (images): the loss of a byte under a model's outputs, and bytes drawn one after another.
 #pragma once
 #include <functional>
 #include <vector>
 
-#include "models/transformer.h"
+#include "models/decoder.h"
 
 namespace runnel {
 
@@ -11,20 +11,17 @@ namespace runnel {
 // -log P(byte) in nats, per position.
 Tensor byte_nll(const Tensor& outputs, const Indices& bytes);  // [...,256 or 3K] [...] -> [...]
 
-// Completes sequences of n bytes: sequences holds one per key, [B,n], of which the bytes known .. n-1 are drawn.
-// Sequence b goes on from sequence from[b] of `state`, which has read all known bytes but the last. Its byte t is drawn
-// from keys[b] and t, so it does not matter what else is drawn with it. How many are drawn at once follows the memory
-// at hand. progress(bytes, of) is told how many of all bytes are drawn, the last time that all are, by one thread at a
-// time, whichever draws.
+// Completes sequences of n bytes: `sequences` holds one per key, [B,n], of which the bytes known .. n-1 are drawn.
+// Sequence b goes on from sequence from[b] of `decoder`, which has read all known bytes but the last. Its byte t is
+// drawn from keys[b] and t, so a sequence does not depend on which others are drawn with it. How many are drawn at once
+// follows the free memory. progress(done, total) is called after each byte with bytes of all sequences, serialised,
+// from any worker thread; the last call has done == total. An exception that it throws ends the drawing.
 //
-// A model that is told the class of its image reads it first, as token 256 + class: then classes holds one per key, and
-// known may be 0.
-//
-// State is RecurrentTransformer or RereadingTransformer.
-template <class State>
-void complete(std::vector<uint8_t>& sequences, int64_t known, const State& state, const std::vector<int64_t>& from,
+// A class-conditional model reads the class of its image first, as token 256 + class: then `classes` holds one per key,
+// and known may be 0.
+void complete(std::vector<uint8_t>& sequences, int64_t known, const Decoder& decoder, const std::vector<int64_t>& from,
               const std::vector<Key>& keys, float temperature,
-              const std::function<void(int64_t bytes, int64_t of)>& progress = {},
-              const std::vector<uint8_t>& classes = {});
+              const std::function<void(int64_t done, int64_t total)>& progress = {},
+              const std::vector<int32_t>& classes = {});
 
 }  // namespace runnel

@@ -15,15 +15,14 @@
 
 namespace runnel {
 
-RAdam::RAdam(std::vector<NamedTensor> parameters, RAdamOptions options)
-    : parameters_(std::move(parameters)), options_(options) {
+RAdam::RAdam(Parameters parameters, RAdamOptions options) : parameters_(std::move(parameters)), options_(options) {
   for (const auto& [name, tensor] : parameters_) {
     m_.push_back(Tensor::full(tensor.shape(), 0, tensor.device()));
     v_.push_back(Tensor::full(tensor.shape(), 0, tensor.device()));
   }
 }
 
-Tensor squared_norms(const std::vector<NamedTensor>& parameters, const Gradients& gradients) {
+Tensor squared_norms(const Parameters& parameters, const Gradients& gradients) {
   std::vector<Tensor> all;
   for (const NamedTensor& parameter : parameters) all.push_back(gradients.of(parameter.tensor));
   return sums_of_squares(all);
@@ -54,8 +53,8 @@ void RAdam::step(const Gradients& gradients, const Tensor& squares, int64_t firs
   radam_step(std::move(all), squares, first, step);
 }
 
-std::vector<NamedTensor> RAdam::state() const {
-  std::vector<NamedTensor> state;
+Parameters RAdam::state() const {
+  Parameters state;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     state.push_back({"optimizer.m." + parameters_[i].name, m_[i]});
     state.push_back({"optimizer.v." + parameters_[i].name, v_[i]});
@@ -63,7 +62,7 @@ std::vector<NamedTensor> RAdam::state() const {
   return state;
 }
 
-Muon::Muon(std::vector<NamedTensor> matrices, double lr) : matrices_(std::move(matrices)), lr_(lr) {
+Muon::Muon(Parameters matrices, double lr) : matrices_(std::move(matrices)), lr_(lr) {
   for (const auto& [name, tensor] : matrices_) {
     check(tensor.shape().rank() == 2, "Muon: ", name, " ", tensor.shape(), " is not a matrix");
     m_.push_back(Tensor::full(tensor.shape(), 0, tensor.device()));
@@ -87,8 +86,8 @@ void Muon::step(const Gradients& gradients) {
   muon_step(std::move(all), {.momentum = momentum, .size = size * lr_, .decay = decay * lr_});
 }
 
-std::vector<NamedTensor> Muon::state() const {
-  std::vector<NamedTensor> state;
+Parameters Muon::state() const {
+  Parameters state;
   for (size_t i = 0; i < matrices_.size(); ++i) state.push_back({"optimizer.m." + matrices_[i].name, m_[i]});
   return state;
 }
@@ -96,7 +95,7 @@ std::vector<NamedTensor> Muon::state() const {
 namespace {
 
 // Not the projections of queries and keys: steps that move all directions alike would soon efface what they begin with
-// (look_above in models/initial.h). Nor embeddings and the predictor, for which Muon is not meant.
+// (models/local_heads.h). Nor embeddings and the predictor, for which Muon is not meant.
 bool suits_muon(const NamedTensor& parameter) {
   for (const char* matrix :
        {".value_projection.weight", ".out_projection.weight", ".linear1.weight", ".linear2.weight"})
@@ -104,16 +103,16 @@ bool suits_muon(const NamedTensor& parameter) {
   return false;
 }
 
-std::vector<NamedTensor> those_that_suit_muon(std::vector<NamedTensor> parameters, bool suit) {
+Parameters those_that_suit_muon(Parameters parameters, bool suit) {
   std::erase_if(parameters, [=](const NamedTensor& parameter) { return suits_muon(parameter) != suit; });
   return parameters;
 }
 
 }  // namespace
 
-Optimizer::Optimizer(const std::vector<NamedTensor>& parameters, RAdamOptions options, bool muon)
+Optimizer::Optimizer(const Parameters& parameters, RAdamOptions options, bool muon)
     : radam_(muon ? those_that_suit_muon(parameters, false) : parameters, options),
-      muon_(muon ? those_that_suit_muon(parameters, true) : std::vector<NamedTensor>(), options.lr),
+      muon_(muon ? those_that_suit_muon(parameters, true) : Parameters(), options.lr),
       all_(parameters),
       muons_(muon ? std::ranges::count_if(parameters, suits_muon) : 0) {
   if (muon) std::stable_partition(all_.begin(), all_.end(), suits_muon);
@@ -129,8 +128,8 @@ void Optimizer::set_lr(double lr) {
   muon_.set_lr(lr);
 }
 
-std::vector<NamedTensor> Optimizer::state() const {
-  std::vector<NamedTensor> state = radam_.state();
+Parameters Optimizer::state() const {
+  Parameters state = radam_.state();
   for (const NamedTensor& m : muon_.state()) state.push_back(m);
   return state;
 }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/tape.h"
-#include "models/transformer.h"
+#include "models/parameters.h"
 
 namespace runnel {
 
@@ -21,11 +21,11 @@ struct RAdamOptions {
 
 // The squared norm of each parameter's gradient, then of all together: [parameters + 1]. Parameters that the loss does
 // not depend on are an error.
-Tensor squared_norms(const std::vector<NamedTensor>& parameters, const Gradients& gradients);
+Tensor squared_norms(const Parameters& parameters, const Gradients& gradients);
 
 class RAdam {
  public:
-  RAdam(std::vector<NamedTensor> parameters, RAdamOptions options);
+  RAdam(Parameters parameters, RAdamOptions options);
 
   void step(const Gradients& gradients) { step(gradients, squared_norms(parameters_, gradients), 0); }
   // The same with squared norms that are known: squares[first] is that of the first parameter, the last that of all.
@@ -34,11 +34,11 @@ class RAdam {
   int64_t steps() const { return steps_; }  // updates made
 
   // For checkpoints: the moments, named optimizer.m.<parameter> and optimizer.v.<parameter>, sharing storage.
-  std::vector<NamedTensor> state() const;
+  Parameters state() const;
   void set_steps(int64_t steps) { steps_ = steps; }
 
  private:
-  std::vector<NamedTensor> parameters_;
+  Parameters parameters_;
   std::vector<Tensor> m_, v_;
   RAdamOptions options_;
   int64_t steps_ = 0;
@@ -46,14 +46,14 @@ class RAdam {
 
 class Muon {
  public:
-  Muon(std::vector<NamedTensor> matrices, double lr);
+  Muon(Parameters matrices, double lr);
 
   void step(const Gradients& gradients);  // matrices the loss does not depend on are an error
   void set_lr(double lr) { lr_ = lr; }
-  std::vector<NamedTensor> state() const;  // as RAdam's, but there is no v
+  Parameters state() const;  // as RAdam's, but there is no v
 
  private:
-  std::vector<NamedTensor> matrices_;
+  Parameters matrices_;
   std::vector<Tensor> m_;
   double lr_;
 };
@@ -61,7 +61,7 @@ class Muon {
 // What a run trains with: RAdam, or Muon for the matrices of values and feed-forward layers and RAdam for the rest.
 class Optimizer {
  public:
-  Optimizer(const std::vector<NamedTensor>& parameters, RAdamOptions options, bool muon = false);
+  Optimizer(const Parameters& parameters, RAdamOptions options, bool muon = false);
 
   // An update in two steps, between which one can look whether the gradients are numbers: their squared norms, the last
   // of which is that of all together, and the update, which scales by them.
@@ -69,14 +69,14 @@ class Optimizer {
   void step(const Gradients& gradients, const Tensor& squares);
   void step(const Gradients& gradients) { step(gradients, squares(gradients)); }
   void set_lr(double lr);
-  std::vector<NamedTensor> state() const;
+  Parameters state() const;
   void set_steps(int64_t steps) { radam_.set_steps(steps); }
 
  private:
   RAdam radam_;
   Muon muon_;
-  std::vector<NamedTensor> all_;  // Muon's, then RAdam's
-  int64_t muons_;                 // how many of them are Muon's
+  Parameters all_;  // Muon's, then RAdam's
+  int64_t muons_;   // how many of them are Muon's
 };
 
 }  // namespace runnel

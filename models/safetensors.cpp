@@ -176,7 +176,7 @@ SafeTensors load_safetensors(const std::filesystem::path& path) {
   return content;
 }
 
-void restore(const SafeTensors& content, const std::filesystem::path& path, std::vector<NamedTensor> into) {
+void restore(const SafeTensors& content, const std::filesystem::path& path, Parameters into) {
   std::map<std::string, const Tensor*> by_name;
   for (const auto& [name, tensor] : content.tensors) by_name[name] = &tensor;
   for (const auto& [name, tensor] : into) {

@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "models/transformer.h"
+#include "models/parameters.h"
 
 namespace runnel {
 
 struct SafeTensors {
-  std::vector<NamedTensor> tensors;
+  Parameters tensors;
   std::map<std::string, std::string> metadata;
 };
 
@@ -30,6 +30,6 @@ SafeTensors load_safetensors(const std::filesystem::path& path);
 
 // Copies tensors from `content` into the tensors of `into` by name. Throws Error that names the first tensor that is
 // missing or has another shape (a checkpoint of another model), before anything is changed.
-void restore(const SafeTensors& content, const std::filesystem::path& path, std::vector<NamedTensor> into);
+void restore(const SafeTensors& content, const std::filesystem::path& path, Parameters into);
 
 }  // namespace runnel

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "apps/pictures.h"
+#include "apps/plots/pictures.h"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"

@@ -106,7 +106,8 @@ TEST_CASE("copy train: what a run writes and prints") {
     changed.metadata["model"] = R"({"layers":1,"heads":1000000000,"head_dim":4,"feed_forward":8,"vocabulary":11,)"
                                 R"("outputs":11,"max_length":8,"dropout":0})";
     save_safetensors(run / "huge.safetensors", changed);
-    check_refused(box.run("copy evaluate --model run/huge.safetensors"), 1, "describes an impossible model");
+    check_refused(box.run("copy evaluate --model run/huge.safetensors"), 1,
+                  "\"heads\": 1000000000 is not a number from 1 to 1024");
     changed.metadata["model"] = "{\"layers\":1}";
     save_safetensors(run / "less.safetensors", changed);
     check_refused(box.run("copy evaluate --model run/less.safetensors"), 1, "does not describe its model");
@@ -122,7 +123,7 @@ TEST_CASE("copy train: what a run writes and prints") {
     CHECK(contains(full.err, "; the run goes on and will try again\n"));
     CHECK(
         full.err.ends_with("\nrunnel: the run ends at step 40, which could not be saved; run/last.safetensors holds "
-                           "step 25: make room, then --resume goes on from there\n"));
+                           "step 25: free some disk space, then --resume continues from there\n"));
     CHECK(read(run / "last.safetensors") == before);
     CHECK(box.run("copy train --resume --out run --steps 40").status == 0);
     CHECK(split(untimed(run / "metrics.csv"), '\n').back().starts_with("40,"));
@@ -291,7 +292,7 @@ TEST_CASE("copy train: an interrupt saves, says how to go on, and leaves") {
     kill(child, signal);
     const Result result = box.finish(child);
     CHECK(result.status == 130);
-    CHECK(contains(result.out, "go on with: runnel copy train --resume --out run"));
+    CHECK(contains(result.out, "continue with: runnel copy train --resume --out run"));
     CHECK(fs::exists(box.folder / "run" / "last.safetensors"));
   }
 }
@@ -454,14 +455,14 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"bench attention --buckets 3", "--buckets 3 is odd"},
       {"bench reading --runs 0", "--runs: 0 is not a number"},
       {"bench training --runs 0", "--runs: 0 is not a number"},
-      {"bench training --attention fast", "--attention: fast is not one of linear, softmax, lsh"},
+      {"bench training --attention fast", "--attention: fast is not one of linear, softmax, lsh, performer"},
       {"bench generation --images faces", "--images: faces is not one of mnist, cifar10"},
       {"bench convergence --preset large", "--preset: large is not one of paper, small, tiny"},
       {"copy train --attention lsh --buckets 7 --out x", "--buckets 7 is odd"},
       {"check --unknown", "--unknown"},
       {"check twice", "twice"},
-      {"", "after \"runnel\" comes one of: copy mnist cifar10 check bench; --help"},
-      {"sing", "after \"runnel\" comes one of: copy mnist cifar10 check bench; not \"sing\""},
+      {"", "after \"runnel\" comes one of: copy mnist cifar10 images check bench; --help"},
+      {"sing", "after \"runnel\" comes one of: copy mnist cifar10 images check bench; not \"sing\""},
       {"--unknown", "not \"--unknown\""},
       {"copy", "after \"runnel copy\" comes one of: train evaluate; --help"},
       {"copy sing", "after \"runnel copy\" comes one of: train evaluate; not \"sing\""},
@@ -530,7 +531,7 @@ TEST_CASE("bench attention: a table with a line on the machine and the paper's c
   const std::string csv = read(box.folder / "tables" / "attention.csv");
   CHECK(csv.starts_with("# "));
   CHECK(contains(csv, "\nmethod,L,batch,ms/sample,MB/sample,paper\nlinear,16,4,"));
-  CHECK(std::count(csv.begin(), csv.end(), '\n') == 2 + 5 * 3);
+  CHECK(std::count(csv.begin(), csv.end(), '\n') == 2 + 6 * 3);
   CHECK(contains(succeed(box, bench + " --limit 0").out, "softmax from L = 32 on: left out, 0 s are above --limit"));
 }
 

@@ -3,11 +3,10 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "models/checkpoint.h"
 #include "models/optimizer.h"
 #include "models/safetensors.h"
-#include "models/transformer.h"
 #include "tests/check.h"
 #include "tests/paths.h"
 
@@ -53,17 +52,14 @@ std::vector<double> difference(const Tensor& a, const Tensor& b) {
 template <class Loss>
 void check_golden(const std::string& file, int64_t vocabulary, int64_t outputs, Loss loss_of) {
   const Golden golden(file);
-  const Transformer model({.layers = 2,
-                           .heads = 2,
-                           .head_dim = 8,
-                           .feed_forward = 32,
-                           .vocabulary = vocabulary,
-                           .outputs = outputs,
-                           .max_length = 13,
-                           .dropout = 0},
-                          Key{1});
-  const std::vector<NamedTensor> parameters = model.parameters();
-  std::vector<NamedTensor> start;
+  const AutoregressiveTransformer model(
+      {.encoder = {.layers = 2, .heads = 2, .head_dim = 8, .feed_forward = 32, .dropout = 0},
+       .vocabulary = vocabulary,
+       .outputs = outputs,
+       .max_length = 13},
+      Key{1});
+  const Parameters parameters = model.parameters();
+  Parameters start;
   for (const auto& [name, tensor] : parameters) start.push_back({"parameter." + name, tensor});
   restore(golden.content, golden.path, start);
 
@@ -112,20 +108,8 @@ TEST_CASE("golden: checkpoints give the same logits in the authors' library") {
   const Golden golden("interchange");
   for (const std::string name : {"line", "grid", "colours", "softmax"}) {
     CAPTURE(name);
-    const Golden checkpoint("interchange_" + name);
-    const nlohmann::json c = nlohmann::json::parse(checkpoint.content.metadata.at("model"));
-    const Transformer model({.layers = c["layers"],
-                             .heads = c["heads"],
-                             .head_dim = c["head_dim"],
-                             .feed_forward = c["feed_forward"],
-                             .vocabulary = c["vocabulary"],
-                             .outputs = c["outputs"],
-                             .max_length = c["max_length"],
-                             .attention = attention_named(c["attention"]),
-                             .row = c["row"],
-                             .channels = c["channels"]},
-                            Key{1});
-    restore(checkpoint.content, checkpoint.path, model.parameters());
+    const AutoregressiveTransformer model =
+        load_autoregressive(read_checkpoint(source_dir() / "tests/golden" / ("interchange_" + name + ".safetensors")));
     check_close(model(golden.indices(name + ".tokens")), doubles(golden.tensor(name + ".logits")), reduction);
   }
 }

@@ -1,13 +1,13 @@
 // `runnel mnist` and `runnel cifar10` from their command lines: training, numbers, and the pictures, which are read
 // back pixel by pixel. The models are too small to learn; what is checked here does not depend on what they learned.
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numbers>
 #include <set>
 
 #include "datasets/synthetic_digits.h"
+#include "models/checkpoint.h"
 #include "models/generation.h"
-#include "models/safetensors.h"
-#include "models/transformer.h"
 #include "tests/check.h"
 #include "tests/png.h"
 #include "tests/program.h"
@@ -81,10 +81,12 @@ TEST_CASE("mnist with softmax attention: a checkpoint says which attention it is
   CHECK(linear.out.substr(0, 6) != softmax.out.substr(0, 6));
   model.replace(model.find("\"linear\""), 8, "\"none\"");
   save_safetensors(box.folder / "none.safetensors", content);
-  check_refused(box.run("mnist evaluate --model none.safetensors"), 1,
-                "none.safetensors is damaged: attention: none is none of linear, softmax, lsh");
+  check_refused(
+      box.run("mnist evaluate --model none.safetensors"), 1,
+      "none.safetensors is damaged: it does not describe its model: \"attention\": none is not one of linear, "
+      "softmax, lsh, performer");
   check_refused(box.run("mnist train --attention fast --out x"), 2,
-                "--attention: fast is not one of linear, softmax, lsh");
+                "--attention: fast is not one of linear, softmax, lsh, performer");
 }
 
 TEST_CASE("mnist with lsh attention: it has no keys, and samples without a state") {
@@ -95,7 +97,8 @@ TEST_CASE("mnist with lsh attention: it has no keys, and samples without a state
   CHECK(contains(content.metadata.at("model"), "\"rounds\":2"));
   succeed(box, "mnist evaluate --limit 5 --model run");
   succeed(box, "mnist sample --count 2 --model run");
-  check_refused(box.run("mnist sample --count 2 --stateful --model run"), 2, "--stateful: lsh attention has no state");
+  check_refused(box.run("mnist sample --count 2 --stateful --model run"), 2,
+                "--stateful: lsh attention has no incremental form");
   check_refused(box.run(train + "--resume --rounds 3 --out run"), 2, "--rounds 3: the run to resume began with 2");
 }
 
@@ -179,18 +182,9 @@ TEST_CASE("mnist evaluate: bits/dim of the predicted bytes of the test images, a
     CHECK(contains(evaluated.out, "MNIST (test)"));
     CHECK(contains(succeed(box, "mnist evaluate --data synthetic" + on).out, "synthetic digits (not MNIST)"));
 
-    const Transformer model({.layers = 1,
-                             .heads = 2,
-                             .head_dim = 8,
-                             .feed_forward = 16,
-                             .vocabulary = 256,
-                             .outputs = outputs,
-                             .max_length = 48,
-                             .dropout = 0,
-                             .row = 7},
-                            Key{});
-    const fs::path best = box.folder / run / "best.safetensors";
-    restore(load_safetensors(best), best, model.parameters());
+    const AutoregressiveTransformer model = load_autoregressive(read_checkpoint(box.folder / run));
+    CHECK(model.config.outputs == outputs);
+    CHECK(model.config.grid.row == 7);
     const ByteBatch batch = byte_batch(test_images(11), 0, 11);
     double nats = 0;
     for (const float nll : byte_nll(model(batch.tokens), batch.targets).to_vector()) nats += nll;
@@ -334,7 +328,8 @@ TEST_CASE("mnist: a checkpoint of another model or app, or a damaged one; earlie
   const fs::path best = box.folder / "run" / "best.safetensors";
   const SafeTensors good = load_safetensors(best);
   check_refused(box.run("copy evaluate --model run"), 1, "is a checkpoint of the app \"mnist\", not of \"copy\"");
-  check_refused(box.run("copy train --resume --out run"), 1, "config.json has no usable \"length\"");
+  check_refused(box.run("copy train --resume --out run"), 1,
+                "config.json has no usable settings of this task: \"length\" is missing");
   check_refused(box.run("mnist train --resume --out run --side 14"), 2, "--side 14: the run to resume began with 7");
   check_refused(box.run("mnist train --resume --out run --layers 2"), 2, "--layers 2: the run to resume began with 1");
 
@@ -358,7 +353,8 @@ TEST_CASE("mnist: a checkpoint of another model or app, or a damaged one; earlie
                 "list is damaged: it does not say");
   check_refused(box.run(with("outputs", "model", "\"outputs\":256", "\"outputs\":30")), 1, "belongs to another model");
   check_refused(box.run(with("layers", "model", "\"layers\":1", "\"layers\":2")), 1, "belongs to another model");
-  check_refused(box.run(with("heads", "model", "\"heads\":2", "\"heads\":-2")), 1, "describes an impossible model");
+  check_refused(box.run(with("heads", "model", "\"heads\":2", "\"heads\":-2")), 1,
+                "\"heads\": -2 is not a number from 1 to 1024");
 
   const std::string bytes = read(best);
   const auto damaged = [&](std::string file) {
@@ -437,7 +433,8 @@ TEST_CASE("mnist with classes: the model is told them, and draws what it is aske
   CHECK(cell(in_turn, 2, 4) != cell(threes, 2, 2));
   CHECK(cell(in_turn, 2, 4) == cell(twos, 2, 2));
   CHECK(sample("--count 4 --class 3").rgb == threes.rgb);
-  check_refused(box.run("mnist sample --model run --class 10"), 2, "--class: 10 is not a number from -1 to 9");
+  check_refused(box.run("mnist sample --model run --class 10"), 2,
+                "--class 10 is none of the model's 10 classes: 0, 1, 2");
 
   // A completion goes on from the class of its image.
   const auto complete = [&](const std::string& keep) {
@@ -556,6 +553,26 @@ TEST_CASE("cifar10: trains, evaluates, samples, completes and shows its state") 
   check_refused(box.run("mnist sample --model run"), 1, "is a checkpoint of the app \"cifar10\", not of \"mnist\"");
   check_refused(box.run("cifar10 train --side 28"), 2, "--side: 28 is not one of 32, 16, 8");
   check_refused(box.run("cifar10 train --data nowhere"), 1, "datasets/download.sh cifar10");
+}
+
+// tests/golden/runs holds two runs of commit 0fcde0f, before attention kinds, tasks and settings had their present
+// form.
+TEST_CASE("run folders of an older version: evaluate gives the same numbers, --resume continues them") {
+  if (!has_sources()) return;
+  const Sandbox box;
+  fs::copy(source_dir() / "tests/golden/runs", box.folder, fs::copy_options::recursive);
+  CHECK(contains(succeed(box, "copy evaluate --model copy_lsh --sequences 50 --show 0 --precision f32").out,
+                 "(29 of 292 symbols)"));
+  CHECK(contains(succeed(box, "mnist evaluate --model mnist_linear --limit 50 --precision f32").out, "8.48"));
+  succeed(box, "mnist sample --model mnist_linear --count 2 --class 3");
+  for (const std::string run : {"copy", "mnist"}) {
+    const std::string folder = run == "copy" ? "copy_lsh" : "mnist_linear";
+    CHECK(contains(succeed(box, run + " train --resume --steps 15 --out " + folder).out, "resuming at step"));
+    const auto config = nlohmann::json::parse(read(box.folder / folder / "config.json"));
+    CHECK(config["embedding-dropout"] == config["dropout"]);  // as the older version had it
+    CHECK(config["attention-dropout"] == 0);
+    check_refused(box.run(run + " train --resume --steps 16 --seed 7 --out " + folder), 2, "--seed 7");
+  }
 }
 
 }  // namespace

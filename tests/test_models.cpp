@@ -1,6 +1,7 @@
+#include "models/autoregressive.h"
+#include "models/decoder.h"
 #include "models/generation.h"
-#include "models/initial.h"
-#include "models/transformer.h"
+#include "models/local_heads.h"
 
 #include <algorithm>
 
@@ -11,18 +12,23 @@ using namespace runnel::test;
 
 namespace {
 
-const TransformerConfig config{.layers = 2,
-                               .heads = 3,
-                               .head_dim = 4,
-                               .feed_forward = 20,
-                               .vocabulary = 7,
-                               .outputs = 5,
-                               .max_length = 40,
-                               .dropout = 0.2f};
+const AutoregressiveConfig config{
+    .encoder = {.layers = 2, .heads = 3, .head_dim = 4, .feed_forward = 20, .dropout = 0.2},
+    .vocabulary = 7,
+    .outputs = 5,
+    .max_length = 40,
+    .embedding_dropout = 0.2};
 
-TransformerConfig with(Attention attention) {
-  TransformerConfig c = config;
-  c.attention = attention;
+AutoregressiveConfig with(const std::string& kind) {
+  AutoregressiveConfig c = config;
+  // Sizes for short sequences; each kind takes what is its own. With chunks as long as the sequence, what lsh attends
+  // to does not depend on later positions.
+  c.encoder.attention = {kind,
+                         {{"rounds", int64_t{2}},
+                          {"buckets", int64_t{4}},
+                          {"chunk", int64_t{64}},
+                          {"features", int64_t{8}},
+                          {"attention-dropout", 0.1}}};
   return c;
 }
 
@@ -46,65 +52,72 @@ std::vector<double> at_position(const Tensor& y, int64_t l) {  // [B,L,n] -> [B,
 
 }  // namespace
 
-TEST_CASE("the transformer and its twins, with a state and without, are the same function") {
-  for (const Attention attention : {Attention::linear, Attention::softmax}) {
-    const Transformer model(with(attention), Key{1});
+TEST_CASE("decoder: every decoder of every kind of attention equals the parallel form") {
+  for (const AttentionKind* kind : attention_kinds()) {
+    if (!kind->causal) continue;
+    CAPTURE(kind->name);
+    const AutoregressiveTransformer model(with(kind->name), Key{1});
     const Indices tokens = random_indices(Shape{3, 40}, 2, 7);
     const Tensor whole = model(tokens);
     CHECK_EQ(whole.shape(), Shape{3, 40, 5});
-    RecurrentTransformer twin(model, 3);
-    RereadingTransformer rereading(model, 3);
-    for (int64_t l = 0; l < 40; ++l) {
-      CAPTURE(l);
-      check_close(twin.step(column(tokens, l)), at_position(whole, l), reduction);
-      check_close(rereading.step(column(tokens, l)), at_position(whole, l), reduction);
+    std::vector<std::unique_ptr<Decoder>> decoders;
+    if (has_incremental_form(model)) decoders.push_back(incremental_decoder(model, 3));
+    decoders.push_back(uncached_decoder(model, 3));
+    for (const auto& decoder : decoders) {
+      for (int64_t l = 0; l < 40; ++l) {
+        CAPTURE(l);
+        check_close(decoder->step(column(tokens, l)), at_position(whole, l), reduction);
+      }
+      CHECK_EQ(decoder->position().to_vector()[0], 40);
+      check_fails([&] { decoder->step(column(tokens, 0)); }, "all 40 positions of the model have been read");
     }
-    CHECK_EQ(twin.position().to_vector()[0], 40);
-    CHECK_EQ(rereading.position().to_vector()[0], 40);
-    check_fails([&] { twin.step(column(tokens, 0)); },
-                "embedding: code [40,6] has no row for each of the positions 40 to 40");
+  }
+  const AutoregressiveTransformer lsh(with("lsh"), Key{1});
+  check_fails([&] { incremental_decoder(lsh, 1); }, "lsh attention has no incremental form");
+}
+
+TEST_CASE("transformer: a later token changes nothing before it, with any kind of attention") {
+  for (const AttentionKind* kind : attention_kinds()) {
+    if (!kind->causal) continue;
+    CAPTURE(kind->name);
+    const AutoregressiveTransformer model(with(kind->name), Key{1});
+    std::vector<int32_t> values = random_indices(Shape{1, 20}, 3, 7).to_vector();
+    const Tensor before = model(Indices(Shape{1, 20}, values));
+    values[11] = (values[11] + 1) % 7;
+    const Tensor after = model(Indices(Shape{1, 20}, values));
+    for (int64_t l = 0; l < 20; ++l) {
+      const bool same = at_position(before, l) == at_position(after, l);
+      CHECK_EQ(same, l < 11);
+    }
   }
 }
 
-TEST_CASE("the transformer is causal: a later token changes nothing before it") {
-  const Transformer model(config, Key{1});
-  std::vector<int32_t> values = random_indices(Shape{1, 20}, 3, 7).to_vector();
-  const Tensor before = model(Indices(Shape{1, 20}, values));
-  values[11] = (values[11] + 1) % 7;
-  const Tensor after = model(Indices(Shape{1, 20}, values));
-  for (int64_t l = 0; l < 20; ++l) {
-    const bool same = at_position(before, l) == at_position(after, l);
-    CHECK_EQ(same, l < 11);
-  }
-}
-
-TEST_CASE("with rows, the transformer and its recurrent twin are the same function too, whatever the width") {
+TEST_CASE("decoder: with a grid of positions, the incremental decoder equals the parallel form, whatever the width") {
   for (const int64_t heads : {1, 2, 4, 7}) {
-    TransformerConfig rows = config;
-    rows.heads = heads;
-    rows.head_dim = 2;
-    rows.row = 5;
-    const Transformer model(rows, Key{1});
+    AutoregressiveConfig rows = config;
+    rows.encoder.heads = heads;
+    rows.encoder.head_dim = 2;
+    rows.grid.row = 5;
+    AutoregressiveTransformer model(rows, Key{1});
+    init_for_images(model, Key{1});
     const Indices tokens = random_indices(Shape{2, 12}, 2, 7);
     const Tensor whole = model(tokens);
-    RecurrentTransformer twin(model, 2);
-    for (int64_t l = 0; l < 12; ++l) check_close(twin.step(column(tokens, l)), at_position(whole, l), reduction);
+    const std::unique_ptr<Decoder> decoder = incremental_decoder(model, 2);
+    for (int64_t l = 0; l < 12; ++l) check_close(decoder->step(column(tokens, l)), at_position(whole, l), reduction);
   }
 }
 
 // By the change of the prediction at a position when one byte before it changes.
-TEST_CASE("with rows, a new transformer looks at the pixel above the one to predict") {
+TEST_CASE("init_for_images: a new model attends to the pixel above the one to predict") {
   constexpr int64_t row = 14, length = row * row - 1;
-  const Transformer model({.layers = 2,
-                           .heads = 1,
-                           .head_dim = 64,  // less codes columns too coarsely
-                           .feed_forward = 32,
-                           .vocabulary = 256,
-                           .outputs = 30,
-                           .max_length = length,
-                           .dropout = 0,
-                           .row = row},
-                          Key{1});
+  AutoregressiveTransformer model(
+      {.encoder = {.layers = 2, .heads = 1, .head_dim = 64, .feed_forward = 32, .dropout = 0},  // 64: resolves columns
+       .vocabulary = 256,
+       .outputs = 30,
+       .max_length = length,
+       .grid = {.row = row}},
+      Key{1});
+  init_for_images(model, Key{1});
   std::vector<int32_t> bytes = random_indices(Shape{1, length}, 3, 256).to_vector();
   const Tensor before = model(Indices(Shape{1, length}, bytes));
   for (const int64_t at : {3 * row + 4, 7 * row + 9, 13 * row + 1}) {
@@ -120,33 +133,36 @@ TEST_CASE("with rows, a new transformer looks at the pixel above the one to pred
   }
 }
 
-TEST_CASE("select clones and reorders recurrent states, which then go their own ways") {
-  for (const Attention attention : {Attention::linear, Attention::softmax}) {
-    const Transformer model(with(attention), Key{1});
+TEST_CASE("decoder: select copies and reorders sequences, which then go on independently") {
+  for (const std::string kind : {"linear", "softmax", "performer"}) {
+    CAPTURE(kind);
+    const AutoregressiveTransformer model(with(kind), Key{1});
     const Indices tokens = random_indices(Shape{2, 6}, 4, 7);
-    RecurrentTransformer twin(model, 2);
-    for (int64_t l = 0; l < 5; ++l) twin.step(column(tokens, l));
-    RecurrentTransformer chosen = twin.select({1, 0, 1});
+    const std::unique_ptr<Decoder> decoder = incremental_decoder(model, 2);
+    for (int64_t l = 0; l < 5; ++l) decoder->step(column(tokens, l));
+    const std::unique_ptr<Decoder> chosen = decoder->select({1, 0, 1});
     const auto last = column(tokens, 5).to_vector();
-    const auto one = doubles(chosen.step(Indices(Shape{3}, {last[1], last[0], last[1]})));
-    const auto two = doubles(twin.step(column(tokens, 5)));
+    const auto one = doubles(chosen->step(Indices(Shape{3}, {last[1], last[0], last[1]})));
+    const auto two = doubles(decoder->step(column(tokens, 5)));
     for (size_t j = 0; j < 5; ++j) {
       CHECK_LE(std::abs(one[j] - two[5 + j]), reduction);
       CHECK_LE(std::abs(one[5 + j] - two[j]), reduction);
       CHECK_EQ(one[10 + j], one[j]);
     }
-    check_fails([&] { twin.select({2}); }, "no sequence 2 among 2");
+    check_fails([&] { decoder->select({2}); }, "no sequence 2 among 2");
   }
 }
 
 TEST_CASE("complete draws each sequence as if it were alone, from the state that it goes on from") {
-  const Transformer model(
-      {.layers = 2, .heads = 2, .head_dim = 8, .feed_forward = 32, .vocabulary = 256, .outputs = 6, .max_length = 12},
-      Key{1});
+  const AutoregressiveTransformer model({.encoder = {.layers = 2, .heads = 2, .head_dim = 8, .feed_forward = 32},
+                                         .vocabulary = 256,
+                                         .outputs = 6,
+                                         .max_length = 12},
+                                        Key{1});
   constexpr int64_t n = 12, known = 3, batch = 41;  // more than two threads take at once
   const std::vector<int32_t> prefixes[2] = {{0, 200, 7}, {9, 0, 255}};
-  RecurrentTransformer read(model, 2);
-  for (size_t t = 0; t + 1 < known; ++t) read.step(Indices(Shape{2}, {prefixes[0][t], prefixes[1][t]}));
+  const std::unique_ptr<Decoder> read = incremental_decoder(model, 2);
+  for (size_t t = 0; t + 1 < known; ++t) read->step(Indices(Shape{2}, {prefixes[0][t], prefixes[1][t]}));
 
   std::vector<int64_t> from;
   std::vector<Key> keys;
@@ -158,7 +174,7 @@ TEST_CASE("complete draws each sequence as if it were alone, from the state that
     together.resize((b + 1) * n);
   }
   int64_t last = 0;
-  complete(together, known, read, from, keys, 1, [&](int64_t bytes, int64_t of) {
+  complete(together, known, *read, from, keys, 1, [&](int64_t bytes, int64_t of) {
     CHECK_GT(bytes, last);
     CHECK_EQ(of, batch * (n - known));
     last = bytes;
@@ -168,61 +184,71 @@ TEST_CASE("complete draws each sequence as if it were alone, from the state that
     CAPTURE(b);
     std::vector<uint8_t> alone(together.begin() + b * n, together.begin() + b * n + known);
     alone.resize(n);
-    complete(alone, known, read, {from[b]}, {keys[b]}, 1);
+    complete(alone, known, *read, {from[b]}, {keys[b]}, 1);
     CHECK(alone == std::vector<uint8_t>(together.begin() + b * n, together.begin() + (b + 1) * n));
   }
-  RereadingTransformer reread(model, 2);
-  for (size_t t = 0; t + 1 < known; ++t) reread.step(Indices(Shape{2}, {prefixes[0][t], prefixes[1][t]}));
+  const std::unique_ptr<Decoder> uncached = uncached_decoder(model, 2);
+  for (size_t t = 0; t + 1 < known; ++t) uncached->step(Indices(Shape{2}, {prefixes[0][t], prefixes[1][t]}));
   std::vector<uint8_t> again = together;
   for (size_t b = 0; b < batch; ++b) std::fill_n(again.begin() + b * n + known, n - known, uint8_t{0});
-  complete(again, known, reread, from, keys, 1);
+  complete(again, known, *uncached, from, keys, 1);
   CHECK(again == together);
-  check_fails([&] { complete(together, known - 1, read, from, keys, 1); }, "the state has read 2 tokens");
-  check_fails([&] { complete(together, known, read, {0}, keys, 1); }, "41 keys for 1 states");
+  check_fails([&] { complete(together, known - 1, *read, from, keys, 1); }, "the decoder has read 2 tokens");
+  std::vector<uint8_t> longer(batch * 14);
+  check_fails([&] { complete(longer, known, *read, from, keys, 1); }, "14 bytes are more than the 12 positions");
+  const auto stop = [](int64_t, int64_t) { throw Error("stopped"); };
+  check_fails([&] { complete(together, known, *read, from, keys, 1, stop); }, "stopped");
+  check_fails([&] { complete(together, known, *read, from, keys, 1, stop); }, "stopped");  // no lock is left behind
+  check_fails([&] { complete(together, known, *read, {0}, keys, 1); }, "41 keys for 1 decoder states");
 }
 
-TEST_CASE("complete tells a model the class of each image, as the token before its first byte") {
-  const Transformer model(
-      {.layers = 1, .heads = 2, .head_dim = 8, .feed_forward = 16, .vocabulary = 266, .outputs = 6, .max_length = 9},
-      Key{1});
-  const RecurrentTransformer start(model, 1);
-  const auto draw = [&](const std::vector<uint8_t>& classes) {
+TEST_CASE("complete: a class-conditional model reads the class of each image before its first byte") {
+  const AutoregressiveTransformer model({.encoder = {.layers = 1, .heads = 2, .head_dim = 8, .feed_forward = 16},
+                                         .vocabulary = 266,
+                                         .outputs = 6,
+                                         .max_length = 9},
+                                        Key{1});
+  const std::unique_ptr<Decoder> start = incremental_decoder(model, 1);
+  const auto draw = [&](const std::vector<int32_t>& classes) {
     std::vector<uint8_t> bytes(2 * 9);
-    complete(bytes, 0, start, {0, 0}, {Key{3}, Key{4}}, 1, {}, classes);
+    complete(bytes, 0, *start, {0, 0}, {Key{3}, Key{4}}, 1, {}, classes);
     return bytes;
   };
   const std::vector<uint8_t> drawn = draw({7, 2});
   // What the model says after a token of its own: drawn by hand.
-  RecurrentTransformer own(model, 1);
+  const std::unique_ptr<Decoder> own = incremental_decoder(model, 1);
   Indices token(Shape{1}, {257 + 6});
   for (size_t t = 0; t < 9; ++t) {
-    const Tensor params = own.step(token);
-    token = logistic_mixture_sample(params, Keys(Shape{1}, {Key{3}}), 1, own.position());
+    const Tensor params = own->step(token);
+    token = logistic_mixture_sample(params, Keys(Shape{1}, {Key{3}}), 1, own->position());
     CHECK(token.to_vector()[0] == drawn[t]);
   }
   CHECK(draw({7, 2}) == drawn);
   CHECK(draw({1, 2}) != drawn);
   std::vector<uint8_t> bytes(18);
-  check_fails([&] { complete(bytes, 0, start, {0, 0}, {Key{3}, Key{4}}, 1); }, "0 that are known");
-  check_fails([&] { complete(bytes, 0, start, {0, 0}, {Key{3}, Key{4}}, 1, {}, {1}); }, "1 classes for 2 keys");
+  check_fails([&] { complete(bytes, 0, *start, {0, 0}, {Key{3}, Key{4}}, 1); }, "0 that are known");
+  check_fails([&] { complete(bytes, 0, *start, {0, 0}, {Key{3}, Key{4}}, 1, {}, {1}); }, "1 classes for 2 keys");
 }
 
-TEST_CASE("what sampling keeps for a sequence: linear attention the same at any length, a cache more for longer ones") {
-  const auto bytes = [](Attention attention, int64_t length) {
-    const Transformer model({.layers = 3, .heads = 2, .head_dim = 8, .max_length = length, .attention = attention},
-                            Key{1});
-    return attention == Attention::lsh ? RereadingTransformer(model, 2).sequence_bytes()
-                                       : RecurrentTransformer(model, 2).sequence_bytes();
+TEST_CASE("decoder: linear attention's state has the same size at any length, a KV cache grows with it") {
+  const auto bytes = [](const std::string& kind, int64_t length) {
+    const AutoregressiveTransformer model(
+        {.encoder = {.layers = 3, .heads = 2, .head_dim = 8, .attention = {kind, {{"features", int64_t{16}}}}},
+         .max_length = length},
+        Key{1});
+    return has_incremental_form(model) ? incremental_decoder(model, 2)->sequence_bytes()
+                                       : uncached_decoder(model, 2)->sequence_bytes();
   };
-  CHECK(bytes(Attention::linear, 10) == 3 * 2 * (8 * 8 + 8) * 4);
-  CHECK(bytes(Attention::linear, 1000) == bytes(Attention::linear, 10));
-  CHECK(bytes(Attention::softmax, 10) == 3 * 2 * 10 * 8 * 2 * 4);
-  CHECK(bytes(Attention::lsh, 1000) == 100 * bytes(Attention::lsh, 10));
-  const Transformer softmax({.attention = Attention::softmax}, Key{1});
-  check_fails([&] { RecurrentTransformer(softmax, 1).state(0); }, "softmax attention has no state");
+  CHECK(bytes("linear", 10) == 3 * 2 * (8 * 8 + 8) * 4);
+  CHECK(bytes("linear", 1000) == bytes("linear", 10));
+  CHECK(bytes("performer", 1000) == 3 * 2 * (16 * 8 + 16) * 4);
+  CHECK(bytes("softmax", 10) == 3 * 2 * 10 * 8 * 2 * 4);
+  CHECK(bytes("lsh", 1000) == 100 * bytes("lsh", 10));
+  const AutoregressiveTransformer softmax({.encoder = {.attention = {"softmax"}}}, Key{1});
+  check_fails([&] { incremental_decoder(softmax, 1)->recurrent_state(0); }, "keeps no state of constant size");
 }
 
-TEST_CASE("a model of images begins by looking near the byte that it predicts") {
+TEST_CASE("init_local_heads: each head attends to its neighbour of the byte to predict") {
   struct Case {
     int64_t columns, channels, layer;
     std::vector<int64_t> shift, channel;  // of each head
@@ -234,14 +260,14 @@ TEST_CASE("a model of images begins by looking near the byte that it predicts") 
     constexpr int64_t rows = 6, e = 32;
     const int64_t heads = std::ssize(c.shift), d = heads * e;
     const int64_t row = c.columns * c.channels, length = rows * row;
-    const TransformerConfig config{
-        .heads = heads, .head_dim = e, .max_length = length, .row = row, .channels = c.channels};
+    const Grid grid{.row = row, .channels = c.channels};
+    const AutoregressiveConfig config{.encoder = {.heads = heads, .head_dim = e}, .max_length = length, .grid = grid};
     EncoderLayer layer;
     layer.query = random_linear(d, d, Key{1}, Device::cpu);
     layer.key = random_linear(d, d, Key{2}, Device::cpu);
-    look_above(layer, c.layer, config);
+    init_local_heads(layer, c.layer, config);
     // Of the embedding nothing is known: zeros in the first half.
-    const std::vector<float> code = position_code(length, d / 2, row, c.channels, Device::cpu).to_vector();
+    const std::vector<float> code = positional_encoding(length, d / 2, grid, Device::cpu).to_vector();
     std::vector<float> x(static_cast<size_t>(length * d));
     for (int64_t l = 0; l < length; ++l) std::copy_n(code.begin() + l * d / 2, d / 2, x.begin() + l * d + d / 2);
     const Tensor input(Shape{length, d}, x);
@@ -273,7 +299,7 @@ TEST_CASE("a model of images begins by looking near the byte that it predicts") 
 }
 
 TEST_CASE("dropout is drawn from its key: the same key, the same output; none without a key") {
-  const Transformer model(config, Key{1});
+  const AutoregressiveTransformer model(config, Key{1});
   const Indices tokens = random_indices(Shape{2, 9}, 5, 7);
   const auto a = doubles(model(tokens, Key{7})), b = doubles(model(tokens, Key{7}));
   CHECK(a == b);
@@ -282,7 +308,7 @@ TEST_CASE("dropout is drawn from its key: the same key, the same output; none wi
 }
 
 TEST_CASE("every parameter gets a gradient") {  // test_golden.cpp says which
-  const Transformer model(config, Key{1});
+  const AutoregressiveTransformer model(config, Key{1});
   const Indices tokens = random_indices(Shape{2, 9}, 5, 7), targets = random_indices(Shape{2, 9}, 6, 5);
   Tape tape;
   const Gradients gradients = tape.backward(cross_entropy(model(tokens, Key{3}), targets));
@@ -294,14 +320,17 @@ TEST_CASE("every parameter gets a gradient") {  // test_golden.cpp says which
 }
 
 TEST_CASE("the paper's models have the paper's number of parameters") {
-  CHECK_EQ(Transformer(TransformerConfig{}, Key{1}).parameter_count(), 3163787);
-  CHECK_EQ(Transformer({.layers = 8, .vocabulary = 256, .outputs = 30, .max_length = 783}, Key{1}).parameter_count(),
-           6359070);
+  const auto count = [](const AutoregressiveConfig& c) {
+    return element_count(AutoregressiveTransformer(c, Key{1}).parameters());
+  };
+  CHECK_EQ(count({}), 3163787);
+  CHECK_EQ(count({.encoder = {.layers = 8}, .vocabulary = 256, .outputs = 30, .max_length = 783}), 6359070);
 }
 
 TEST_CASE("memory of a training step grows linearly with the length") {
   const auto peak = [](int64_t length) {
-    const Transformer model({.layers = 2, .heads = 2, .head_dim = 8, .feed_forward = 32, .max_length = length}, Key{1});
+    const AutoregressiveTransformer model(
+        {.encoder = {.layers = 2, .heads = 2, .head_dim = 8, .feed_forward = 32}, .max_length = length}, Key{1});
     const Indices tokens = random_indices(Shape{1, length}, 5, 11);
     const int64_t before = memory_use(Device::cpu).live;
     reset_peak(Device::cpu);
@@ -313,16 +342,17 @@ TEST_CASE("memory of a training step grows linearly with the length") {
 }
 
 TEST_CASE("recompute: a transformer's gradients are the same to the bit, in less memory") {
-  for (const Attention attention : {Attention::linear, Attention::softmax, Attention::lsh}) {
-    const Indices tokens = random_indices(Shape{2, 32}, 5, 7), targets = random_indices(Shape{2, 32}, 6, 5);
+  for (const AttentionKind* kind : attention_kinds()) {
+    CAPTURE(kind->name);
+    const Indices tokens = random_indices(Shape{16, 32}, 5, 7), targets = random_indices(Shape{16, 32}, 6, 5);
     std::vector<std::vector<float>> gradients[2];
     int64_t peak[2];
     for (const bool again : {false, true}) {
-      TransformerConfig c = with(attention);
-      c.layers = 6;
-      c.lsh = {2, 4, 8};
-      c.recompute = again;
-      const Transformer model(c, Key{1});
+      AutoregressiveConfig c = with(kind->name);
+      c.encoder.layers = 6;
+      c.encoder.attention.values["chunk"] = int64_t{8};  // longer chunks need more memory than a layer's activations
+      c.encoder.recompute = again;
+      const AutoregressiveTransformer model(c, Key{1});
       const int64_t before = memory_use(Device::cpu).live;
       reset_peak(Device::cpu);
       Tape tape;
@@ -337,10 +367,15 @@ TEST_CASE("recompute: a transformer's gradients are the same to the bit, in less
 }
 
 TEST_CASE("an impossible model is refused") {
-  check_fails([] { Transformer({.heads = 3, .head_dim = 5}, Key{1}); }, "the width 3 x 5 must be even");
-  check_fails([] { Transformer({.layers = 0}, Key{1}); }, "must be positive");
-  check_fails([] { Transformer({.row = -1}, Key{1}); }, "a row of -1 bytes");
-  const Transformer model(config, Key{1});
+  const auto build = [](const AutoregressiveConfig& c) { return [=] { AutoregressiveTransformer(c, Key{1}); }; };
+  check_fails(build({.encoder = {.heads = 3, .head_dim = 5}}), "the width 3 x 5 must be even");
+  check_fails(build({.encoder = {.layers = 0}}), "must be positive");
+  check_fails(build({.grid = {.row = -1}}), "a row of -1 bytes");
+  check_fails(build({.encoder = {.attention = {"none"}}}),
+              "attention: none is none of linear, softmax, lsh, performer");
+  check_fails(build({.encoder = {.attention = {"lsh", {{"rounds", int64_t{0}}}}}}), "rounds: 0 is not a number from 1");
+  check_fails(build({.encoder = {.attention = {"lsh", {{"rounds", 1.5}}}}}), "lsh's rounds has another type");
+  const AutoregressiveTransformer model(config, Key{1});
   check_fails([&] { model(random_indices(Shape{2, 41}, 1, 7)); }, "the positions 0 to 40");
   check_fails([&] { model(Indices(Shape{1, 1}, {7})); }, "7");
 }

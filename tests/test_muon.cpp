@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "models/autoregressive.h"
 #include "models/optimizer.h"
 #include "ops/kernels.h"
 #include "tests/check.h"
@@ -115,7 +116,7 @@ std::vector<std::vector<float>> four_updates(Device device) {
 }
 
 // A loss whose gradient with respect to each parameter is random.
-Tensor loss_of(const std::vector<NamedTensor>& parameters, uint64_t seed) {
+Tensor loss_of(const Parameters& parameters, uint64_t seed) {
   Tensor loss;
   for (const auto& [name, tensor] : parameters) {
     const Tensor weights = random_tensor(Shape{tensor.size(), 1}, ++seed, -1, 1, tensor.device());
@@ -125,20 +126,20 @@ Tensor loss_of(const std::vector<NamedTensor>& parameters, uint64_t seed) {
   return loss;
 }
 
-void step(Optimizer& optimizer, const std::vector<NamedTensor>& parameters, uint64_t seed) {
+void step(Optimizer& optimizer, const Parameters& parameters, uint64_t seed) {
   Tape tape;
   const Tensor loss = loss_of(parameters, seed);
   optimizer.step(tape.backward(loss));
 }
 
-std::vector<std::string> names(const std::vector<NamedTensor>& tensors) {
+std::vector<std::string> names(const Parameters& tensors) {
   std::vector<std::string> list;
   for (const auto& [name, tensor] : tensors) list.push_back(name);
   return list;
 }
 
-const TransformerConfig small{
-    .layers = 2, .heads = 2, .head_dim = 4, .feed_forward = 12, .vocabulary = 5, .outputs = 5};
+const AutoregressiveConfig small{
+    .encoder = {.layers = 2, .heads = 2, .head_dim = 4, .feed_forward = 12}, .vocabulary = 5, .outputs = 5};
 
 }  // namespace
 
@@ -210,8 +211,8 @@ TEST_CASE("the number of threads changes nothing in muon_step, nor does another 
 }
 
 TEST_CASE("Optimizer: Muon takes the matrices of values and feed-forward layers, RAdam what is left") {
-  const Transformer model(small, Key{1});
-  const std::vector<NamedTensor> parameters = model.parameters();
+  const AutoregressiveTransformer model(small, Key{1});
+  const Parameters parameters = model.parameters();
   std::vector<std::string> expected, moments = names(Optimizer(parameters, {}, true).state());
   for (const std::string& name : names(parameters)) {
     expected.push_back("optimizer.m." + name);
@@ -231,8 +232,8 @@ TEST_CASE("Optimizer: Muon takes the matrices of values and feed-forward layers,
 TEST_CASE("Optimizer: each parameter moves as its own rule says, and Muon's with its own weight decay") {
   for (const Device device : devices()) {
     const RAdamOptions options{.lr = 0.1, .weight_decay = 0.02, .clip = 0.01};
-    const auto both = Transformer(small, Key{1}, device).parameters();
-    const auto radam = Transformer(small, Key{1}, device).parameters();
+    const auto both = AutoregressiveTransformer(small, Key{1}, device).parameters();
+    const auto radam = AutoregressiveTransformer(small, Key{1}, device).parameters();
     Optimizer optimizer(both, options, true);
     RAdam alone(radam, options);
     Tape tape;
@@ -261,8 +262,8 @@ TEST_CASE("Optimizer: each parameter moves as its own rule says, and Muon's with
 
 TEST_CASE("Optimizer goes on from its saved state to the same bytes, also with another learning rate") {
   for (const Device device : devices()) {
-    const auto straight = Transformer(small, Key{1}, device).parameters();
-    const auto resumed = Transformer(small, Key{1}, device).parameters();
+    const auto straight = AutoregressiveTransformer(small, Key{1}, device).parameters();
+    const auto resumed = AutoregressiveTransformer(small, Key{1}, device).parameters();
     Optimizer one(straight, {}, true), first(resumed, {}, true), second(resumed, {}, true);
     for (uint64_t t = 1; t <= 7; ++t) step(one, straight, 50 * t);
     for (uint64_t t = 1; t <= 7; ++t) step(first, resumed, 50 * t);

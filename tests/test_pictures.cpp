@@ -1,5 +1,5 @@
 // Pictures: PNG files are read back by another library and compared pixel by pixel.
-#include "apps/pictures.h"
+#include "apps/plots/pictures.h"
 
 #include <unistd.h>
 

@@ -37,7 +37,7 @@ const std::map<std::string, Rule> rules = {
     {"engine", {{"engine"}, {"immintrin.h"}}},
     {"ops", {{"engine", "ops"}, {"dnnl.hpp", "immintrin.h"}}},
     {"cuda", {{"cuda"}, {"cuda_runtime.h", "cublas_v2.h"}}},
-    {"models", {{"engine", "ops", "models"}, {"nlohmann/json.hpp"}}},
+    {"models", {{"engine", "ops", "models"}, {"nlohmann/json.hpp", "nlohmann/json_fwd.hpp"}}},
     {"datasets", {{"engine", "datasets"}, {"stb/stb_image.h", "zlib.h"}}},
     {"apps",
      {{"engine", "ops", "cuda", "models", "datasets", "apps"},
@@ -47,7 +47,7 @@ const Names for_cuda = {"ops/kernels.h", "engine/check.h", "engine/memory.h", "e
                         "engine/cuda_backend.h"};
 // Who may include the headers that are not for users of the library, besides the folders in which they lie.
 const std::map<std::string, Names> private_headers = {
-    {"ops/kernels.h", {"ops", "cuda", "apps/bench_kernels.cpp"}},  // a benchmark of each kernel by itself
+    {"ops/kernels.h", {"ops", "cuda", "apps/bench/kernels.cpp"}},  // a benchmark of each kernel by itself
     {"engine/dispatch.h", {"ops/kernels.h"}},
     {"engine/cuda_backend.h", {"cuda/device.cu"}},
 };
@@ -201,7 +201,7 @@ TEST_CASE("structure: every kernel of the contract is defined on the CPU and on 
 
 TEST_CASE("structure: bench kernels measures every kernel of the contract") {
   if (!has_sources()) return;
-  const std::string bench = read(root / "apps/bench_kernels.cpp");
+  const std::string bench = read(root / "apps/bench/kernels.cpp");
   for (const std::string header : {"engine/dispatch.h", "ops/kernels.h"}) {
     const std::string text = read(root / header);
     for (const std::smatch& m : matches(text, R"(^KERNEL\((\w+)\()"))
@@ -210,7 +210,8 @@ TEST_CASE("structure: bench kernels measures every kernel of the contract") {
 }
 
 #if RUNNEL_CUDA_IS_EMULATED
-// By this process, whose test files run in alphabetical order, or by those before that left their list in $SIMT_LAUNCHED.
+// By this process, whose test files run in alphabetical order, or by those before that left their list in
+// $SIMT_LAUNCHED.
 TEST_CASE("structure: the tests have launched every CUDA kernel of the contract") {
   if (!has_sources()) return;
   std::ifstream before(from_environment("SIMT_LAUNCHED", ""));

@@ -1,0 +1,89 @@
+// How the benchmarks measure, and the table that each prints and leaves as CSV and PNG. Every number is the median of
+// several runs in this process; machines are noisy, so compare within one run.
+#include "apps/bench/bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "engine/check.h"
+#include "models/safetensors.h"
+#include "ops/ops.h"
+
+namespace runnel {
+
+double median_seconds(const Timing& o, const std::function<void()>& call) {
+  const auto once = [&] {
+    const auto start = std::chrono::steady_clock::now();
+    call();
+    synchronize(o.where());
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  const double first = once();
+  if (first > 2) return first;
+  std::vector<double> seconds(static_cast<size_t>(o.runs));
+  std::generate(seconds.begin(), seconds.end(), once);
+  std::nth_element(seconds.begin(), seconds.begin() + o.runs / 2, seconds.end());
+  return seconds[static_cast<size_t>(o.runs / 2)];
+}
+
+Tensor uniform(Shape shape, Key key, Device device) {
+  std::vector<float> values(static_cast<size_t>(shape.size()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 2 * key.uniform(i) - 1;
+  return Tensor(shape, values, device);
+}
+
+double product_rate(const Timing& o) {
+  constexpr int64_t n = 2048;
+  const Tensor a = uniform(Shape{n, n}, Key{1}, o.where()), b = uniform(Shape{n, n}, Key{2}, o.where());
+  return 2.0 * n * n * n / median_seconds(o, [&] { matmul(a, b); });
+}
+
+std::string hardware(const Timing& o, double rate) {
+  return fmt::format("{}, {} threads, {}; products of 2048 x 2048 in float32: {:.0f} GFLOP/s", model_name(o.where()),
+                     o.threads, o.precision, rate / 1e9);
+}
+
+namespace {
+
+template <class Format>
+std::string joined(const std::vector<std::string>& cells, const char* between, Format format) {
+  std::string line;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    if (i) line += between;
+    line += format(i);
+  }
+  return line;
+}
+
+}  // namespace
+
+Table::Table(const BenchOptions& o, const std::string& name, std::vector<std::string> columns)
+    : stem_(std::filesystem::path(o.out) / name), columns_(std::move(columns)) {
+  std::error_code error;
+  std::filesystem::create_directories(o.out, error);
+  check(!error, "--out ", o.out, ": cannot be made: ", error.message());
+  const std::string machine = hardware(o, product_rate(o));
+  fmt::print("{}\n", machine);
+  csv_ = "# " + machine + "\n";
+  row(columns_);
+}
+
+void Table::row(const std::vector<std::string>& cells) {
+  fmt::print("{}\n", joined(cells, "  ", [&](size_t i) {
+               const size_t width = std::max<size_t>(columns_[i].size(), i ? 8 : 16);
+               return i ? fmt::format("{:>{}}", cells[i], width) : fmt::format("{:<{}}", cells[i], width);
+             }));
+  std::fflush(stdout);
+  csv_ += joined(cells, ",", [&](size_t i) { return cells[i]; }) + "\n";
+  write_atomically(file(".csv"), {{csv_.begin(), csv_.end()}});
+}
+
+void add_bench(Subcommand program, Command& chosen) {
+  const Subcommand bench = program.add("bench", "speed and memory on this machine: the paper's figures and tables");
+  for (const auto add : {add_attention, add_training_speed, add_reading, add_generation, add_convergence, add_kernels})
+    add(bench, chosen);
+}
+
+}  // namespace runnel

@@ -1,0 +1,66 @@
+// What the benchmarks share: how they measure, and the table that each prints and leaves as CSV and PNG.
+#pragma once
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "apps/cli/subcommand.h"
+#include "apps/plots/pictures.h"
+#include "models/autoregressive.h"
+
+namespace runnel {
+
+struct Timing : RuntimeOptions {
+  int64_t runs = 5;
+
+  Settings list() override {
+    return extended(RuntimeOptions::list(), {{"runs", &runs, in_range(1, 1000),
+                                              "timed runs, for their median; one if it takes longer than 2 s"}});
+  }
+};
+
+struct BenchOptions : Timing {
+  std::string out = "runs/bench";
+
+  Settings list() override {
+    return extended(Timing::list(), {{"out", &out, {}, "folder for the tables (CSV) and plots (PNG)"}});
+  }
+};
+
+void add_attention(Subcommand bench, Command& chosen);
+void add_training_speed(Subcommand bench, Command& chosen);
+void add_reading(Subcommand bench, Command& chosen);
+void add_generation(Subcommand bench, Command& chosen);
+void add_convergence(Subcommand bench, Command& chosen);
+void add_kernels(Subcommand bench, Command& chosen);
+
+// The paper's model of "mnist" or "cifar10" images (section 4.2), whose lsh has 64 buckets and 27 or 83 chunks.
+AutoregressiveConfig paper_image_model(const std::string& images);
+
+// Numbers in [-1, 1).
+Tensor uniform(Shape shape, Key key, Device device);
+
+// Median seconds of --runs calls after one that warms up; that one's if it takes more than 2 s.
+double median_seconds(const Timing& options, const std::function<void()>& call);
+
+double product_rate(const Timing& options);  // operations per second of a product of 2048 x 2048 in float32
+// Processor or GPU, threads, precision and the product_rate of now: the ceiling for all that is measured.
+std::string hardware(const Timing& options, double rate);
+
+// Rows of text under named columns. Every row is printed when it is known and stands in the CSV file from then on,
+// below a line that says what was measured on.
+class Table {
+ public:
+  Table(const BenchOptions& options, const std::string& name, std::vector<std::string> columns);
+  void row(const std::vector<std::string>& cells);
+  std::filesystem::path file(const std::string& extension) const { return stem_.string() + extension; }
+  std::string source() const { return quoted(file(".csv").string()); }  // in gnuplot's commands
+
+ private:
+  std::filesystem::path stem_;
+  std::vector<std::string> columns_;
+  std::string csv_;
+};
+
+}  // namespace runnel

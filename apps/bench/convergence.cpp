@@ -1,0 +1,88 @@
+// runnel bench convergence: figure 2, the copy task's loss with each kind of attention.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+#include "apps/bench/bench.h"
+#include "apps/tasks/copy.h"
+#include "engine/check.h"
+
+namespace runnel {
+namespace {
+
+// The mean training loss over the last tenth of a metrics.csv.
+double last_losses(const std::string& csv) {
+  std::ifstream file(csv);
+  std::vector<double> losses;
+  std::string row;
+  for (std::getline(file, row); std::getline(file, row);) losses.push_back(std::stod(row.substr(row.find(',') + 1)));
+  const size_t count = (losses.size() + 9) / 10;
+  return std::accumulate(losses.end() - static_cast<std::ptrdiff_t>(count), losses.end(), 0.0) /
+         static_cast<double>(count);
+}
+
+struct ConvergenceOptions : RuntimeOptions {
+  std::string preset = "small";
+  std::string attention = "linear,softmax,lsh";
+  int64_t steps = 0;
+  std::string out = "runs/convergence";
+
+  Settings list() override {
+    return extended(
+        RuntimeOptions::list(),
+        {{"preset", &preset, one_of({"paper", "small", "tiny"}), "preset of copy train"},
+         {"attention", &attention, {}, "kinds of attention to compare, separated by commas"},
+         {"steps", &steps, in_range(0), "updates; 0: the preset's"},
+         {"out", &out, {}, "folder for the plot and a run per kind of attention; existing runs are continued"}});
+  }
+};
+
+// One kind of attention after the other, on the same batches.
+int bench_convergence(ConvergenceOptions& options) {
+  const std::vector<CopySettings> all = copy_presets();
+  const CopySettings& preset =
+      *std::find_if(all.begin(), all.end(), [&](const CopySettings& s) { return s.preset == options.preset; });
+  std::string series, losses;
+  std::vector<std::string> names;
+  std::istringstream list(options.attention);
+  for (std::string name; std::getline(list, name, ',');) {
+    const Choices known = causal_attention_names();
+    check<UsageError>(std::find(known.begin(), known.end(), name) != known.end(), "--attention ", name,
+                      " is not one of ", one_of(known).description());
+    names.push_back(name);
+  }
+  for (const std::string& name : names) {
+    CopySettings settings = preset;
+    static_cast<RuntimeOptions&>(settings) = options;
+    settings.model.encoder.attention.kind = name;
+    settings.out = (std::filesystem::path(options.out) / name).string();
+    settings.resume = true;
+    if (options.steps) settings.steps = options.steps;
+    fmt::print("{} attention\n", name);
+    if (const int status = train_copy(settings)) return status;
+    const std::string csv = (std::filesystem::path(settings.out) / "metrics.csv").string();
+    series +=
+        (series.empty() ? "plot " : ", ") + quoted(csv) + " skip 1 using 1:2 with lines lw 2 title " + quoted(name);
+    losses += fmt::format("{:<8} {:.6f}\n", name, last_losses(csv));
+  }
+  fmt::print("mean loss in nats over the last tenth of the updates\n{}", losses);
+  const std::filesystem::path png = std::filesystem::path(options.out) / "convergence.png";
+  plot(png, "set title 'copy task, preset " + options.preset +
+                "'; set xlabel 'updates'; set ylabel 'nats'; "
+                "set logscale y; " +
+                series);
+  fmt::print("{}\n", png.string());
+  return 0;
+}
+
+}  // namespace
+
+void add_convergence(Subcommand bench, Command& chosen) {
+  add_command<ConvergenceOptions>(bench, chosen, "convergence",
+                                  "figure 2: the copy task's loss with each kind of attention", bench_convergence);
+}
+
+}  // namespace runnel

@@ -1,0 +1,149 @@
+// runnel bench generation: tables 1, 2, 4 and 5 of the paper, images/s and the time that one image takes, for each kind
+// of attention. What counts is the work, not the image, so the models are not trained.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "apps/bench/bench.h"
+#include "models/generation.h"
+
+namespace runnel {
+
+AutoregressiveConfig paper_image_model(const std::string& images) {
+  const bool mnist = images == "mnist";
+  return {.encoder = {.layers = mnist ? 8 : 16}, .vocabulary = 256, .outputs = 30, .max_length = mnist ? 783 : 3071};
+}
+
+namespace {
+
+struct GenerationOptions : BenchOptions {
+  std::string images = "mnist";
+  int64_t positions = 8;
+  double limit = 60;
+
+  Settings list() override {
+    return extended(
+        BenchOptions::list(),
+        {{"images", &images, one_of({"mnist", "cifar10"}), "the paper's model of these images"},
+         {"positions", &positions, in_range(1, 783), "timed positions of methods that recompute the prefix at each"},
+         {"limit", &limit, in_range(1, 1e6), "seconds: a batch that would take longer is not tried"}});
+  }
+};
+
+// What the paper's tables 1, 2, 4 say of a method (images/s on a GPU) and table 5 (seconds for one image).
+struct PaperRow {
+  double images_per_second, cpu_seconds, gpu_seconds;
+};
+
+struct Row {
+  std::string name;
+  std::string kind;
+  SettingValues values;
+  bool incremental;
+  PaperRow mnist, cifar10;
+};
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> all{
+      {"softmax", "softmax", {}, false, {0.45, 72.6, 10.2}, {0.004, 8651.4, 300.1}},
+      {"stateful-softmax", "softmax", {}, true, {7.56, 7.4, 10.4}, {0.32, 71.9, 70.4}},
+      {"lsh-1", "lsh", {{"rounds", int64_t{1}}}, false, {0.68, 46.0, 19.2}, {0.015, 2318.9, 221.6}},
+      {"lsh-4", "lsh", {{"rounds", int64_t{4}}}, false, {0.27, 112.0, 55.8}, {0.005, 5263.7, 683.9}},
+      {"linear", "linear", {}, true, {142.8, 5.5, 7.3}, {17.85, 45.1, 61.3}}};
+  return all;
+}
+
+// Seconds for `count` images, drawn byte after byte from a state.
+double seconds_incremental(const GenerationOptions& o, const AutoregressiveTransformer& model, size_t count) {
+  const size_t bytes = static_cast<size_t>(model.config.max_length) + 1;
+  std::vector<uint8_t> images(count * bytes);
+  std::vector<Key> keys;
+  for (uint64_t i = 0; i < count; ++i) keys.push_back(Key{i});
+  const std::unique_ptr<Decoder> start = incremental_decoder(model, 1);
+  return median_seconds(o, [&] { complete(images, 1, *start, std::vector<int64_t>(count), keys, 1); });
+}
+
+// The same without a state: as many positions as are timed, each in the middle of an equal part of the image, stand for
+// all. What a position takes grows with what has been read, so their mean is that of all.
+double seconds_uncached(const GenerationOptions& o, const AutoregressiveTransformer& model, int64_t count) {
+  const int64_t length = model.config.max_length;
+  double sum = 0;
+  for (int64_t i = 0; i < o.positions; ++i) {
+    const std::unique_ptr<Decoder> before = uncached_decoder(model, count);
+    const int64_t position = length * (2 * i + 1) / (2 * o.positions);
+    for (int64_t t = 0; t < position; ++t) {
+      std::vector<int32_t> bytes;
+      for (int64_t b = 0; b < count; ++b)
+        bytes.push_back(static_cast<int32_t>(Key{7}.below(static_cast<uint64_t>(t * count + b), 256)));
+      before->read(Indices(Shape{count}, bytes, o.where()));
+    }
+    const Indices last(Shape{count}, std::vector<int32_t>(static_cast<size_t>(count)), o.where());
+    std::vector<int64_t> rows(static_cast<size_t>(count));
+    std::iota(rows.begin(), rows.end(), 0);
+    sum += median_seconds(o, [&] { before->select(rows)->step(last); });
+  }
+  return sum * static_cast<double>(length) / static_cast<double>(o.positions);
+}
+
+int bench_generation(GenerationOptions& o) {
+  const AutoregressiveConfig config = paper_image_model(o.images);
+  fmt::print("images of {} bytes, {} layers; paper: images/s on its GPU, seconds for one on its CPU and GPU\n",
+             config.max_length + 1, config.encoder.layers);
+  Table table(o, "generation-" + o.images,
+              {"method", "at once", "images/s", "x softmax", "paper", "x softmax", "one, s", "x softmax", "paper CPU",
+               "x softmax", "paper GPU"});
+  double rate_of_softmax = 0, one_of_softmax = 0;
+  for (const Row& row : rows()) {
+    AutoregressiveConfig own = config;
+    own.encoder.attention = {row.kind, row.values};
+    if (row.kind == "lsh") own.encoder.attention.values["chunk"] = int64_t{o.images == "mnist" ? 29 : 37};
+    const AutoregressiveTransformer model(own, Key{1}, o.where());
+    double one = 0, rate = 0;
+    int64_t best = 0;
+    for (int64_t count = 1; count <= 64; count *= 8) {
+      const double seconds = row.incremental ? seconds_incremental(o, model, static_cast<size_t>(count))
+                                             : seconds_uncached(o, model, count);
+      if (count == 1) one = seconds;
+      if (static_cast<double>(count) / seconds > rate) {
+        rate = static_cast<double>(count) / seconds;
+        best = count;
+      }
+      const double next =
+          8 * seconds *
+          (row.incremental ? 1 : static_cast<double>(o.positions) / static_cast<double>(config.max_length));
+      if (next > o.limit) break;
+    }
+    if (rate_of_softmax == 0) rate_of_softmax = rate, one_of_softmax = one;
+    const PaperRow &paper = o.images == "mnist" ? row.mnist : row.cifar10,
+                   &paper_softmax = o.images == "mnist" ? rows()[0].mnist : rows()[0].cifar10;
+    table.row({row.name + (row.incremental ? "" : "*"), std::to_string(best), fmt::format("{:.3g}", rate),
+               fmt::format("{:.1f}", rate / rate_of_softmax), fmt::format("{:.3g}", paper.images_per_second),
+               fmt::format("{:.1f}", paper.images_per_second / paper_softmax.images_per_second),
+               fmt::format("{:.3g}", one), fmt::format("{:.3f}", one / one_of_softmax),
+               fmt::format("{:.1f}", paper.cpu_seconds),
+               fmt::format("{:.3f}", paper.cpu_seconds / paper_softmax.cpu_seconds),
+               fmt::format("{:.1f}", paper.gpu_seconds)});
+  }
+  fmt::print(
+      "* recomputes the prefix at each byte; extrapolated from {} of the {} positions, in the middle of equal "
+      "parts\n",
+      o.positions, config.max_length);
+  plot(table.file(".png"), "set title 'generation, " + o.images +
+                               "'; set style data histograms; set style fill solid 0.8; set logscale y; "
+                               "set ylabel 'images/s'; set key left top; plot " +
+                               table.source() + " skip 2 using 3:xtic(1) title 'here', " + table.source() +
+                               " skip 2 using 5 title 'paper, GPU'");
+  fmt::print("{}\n", table.file(".csv").string());
+  return 0;
+}
+
+}  // namespace
+
+void add_generation(Subcommand bench, Command& chosen) {
+  add_command<GenerationOptions>(bench, chosen, "generation", "tables 1, 2, 4, 5: images/s and seconds for one image",
+                                 bench_generation);
+}
+
+}  // namespace runnel

@@ -1,0 +1,67 @@
+// runnel bench training: tokens/s with the paper's models.
+#include <fmt/format.h>
+
+#include "apps/bench/bench.h"
+#include "datasets/copy_task.h"
+#include "engine/tape.h"
+#include "models/optimizer.h"
+
+namespace runnel {
+namespace {
+
+struct TrainingOptions : Timing {
+  AttentionConfig attention = {};
+
+  Settings list() override {
+    return extended(extended(Timing::list(),
+                             {{"attention", &attention.kind, one_of(causal_attention_names()), "attention mechanism"}}),
+                    attention_settings(attention, true));
+  }
+};
+
+// Multiplications and additions of one token's matrix products in the forward pass; backward takes twice as many.
+double product_flops(const AutoregressiveConfig& c) {
+  const double d = static_cast<double>(c.encoder.width());
+  return 2 *
+         (static_cast<double>(c.encoder.layers) * (4 * d * d + 2 * d * static_cast<double>(c.encoder.feed_forward)) +
+          d * static_cast<double>(c.outputs));
+}
+
+int bench_training(TrainingOptions& o) {
+  const double peak = product_rate(o);
+  fmt::print("{}\n{} attention, median of {} steps\n", hardware(o, peak), o.attention.kind, o.runs);
+  const auto measure = [&](const char* name, AutoregressiveConfig config, int64_t batch, const auto& loss) {
+    config.encoder.attention = o.attention;
+    AutoregressiveTransformer model(config, Key{1}, o.where());
+    RAdam optimizer(model.parameters(), {});
+    uint64_t step = 0;
+    const double seconds = median_seconds(o, [&] {
+      Tape tape;
+      optimizer.step(tape.backward(loss(model, Key{step++})));
+    });
+    const double rate = static_cast<double>(batch * config.max_length) / seconds;
+    fmt::print("{}, batch {} x {}, dropout {}: {:.0f} tokens/s, {:.1f} ms/step, {:.0f}% of that rate in its products\n",
+               name, batch, config.max_length, config.encoder.dropout, rate, 1e3 * seconds,
+               100 * 3 * product_flops(config) * rate / peak);
+  };
+  measure("copy task", AutoregressiveConfig{}, 64, [&](const AutoregressiveTransformer& model, Key key) {
+    const CopyBatch data = CopyTask{}.batch(key.fold(0), 64, o.where());
+    return cross_entropy(model(data.tokens, key.fold(1)), data.targets, data.mask);
+  });
+  measure("MNIST", paper_image_model("mnist"), 10, [&](const AutoregressiveTransformer& model, Key key) {
+    std::vector<int32_t> bytes(10 * 783);
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<int32_t>(key.below(i, 256));
+    const Indices tokens(Shape{10, 783}, bytes, o.where());
+    const Tensor nll = logistic_mixture_nll(model(tokens, key.fold(1)), tokens);
+    return scale(sum(nll), 1 / static_cast<float>(nll.size()));
+  });
+  return 0;
+}
+
+}  // namespace
+
+void add_training_speed(Subcommand bench, Command& chosen) {
+  add_command<TrainingOptions>(bench, chosen, "training", "tokens/s with the paper's models", bench_training);
+}
+
+}  // namespace runnel

@@ -1,0 +1,43 @@
+#include "apps/cli/runtime.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+
+#include "engine/check.h"
+#include "engine/numerics.h"
+
+namespace runnel {
+
+Settings RuntimeOptions::list() {
+  return {{"device", &device, one_of({"auto", "cpu", "cuda"}), "device to compute on; auto: a GPU if there is one",
+           Since::first, true},
+          {"precision", &precision, one_of({"auto", "f32", "tf32", "bf16"}),
+           "rounding of the operands of matrix products; auto: tf32 on CUDA, bf16 if the processor has it, else f32"},
+          {"threads", &threads, in_range(0, 1024), "CPU threads; 0: all cores", Since::first, true},
+          {"seed", &seed, in_range(0), "random seed"}};
+}
+
+void RuntimeOptions::prepare() {
+  const std::string problem = device == "cpu" ? "" : why_unavailable(Device::cuda);
+  if (device == "auto") device = problem.empty() && !cuda_is_emulated() ? "cuda" : "cpu";
+  check(device == "cpu" || problem.empty(), "--device cuda: ", problem);
+  const bool cuda = device == "cuda";
+  if (cuda && cuda_is_emulated())
+    fmt::print(stderr,
+               "this build has no GPU support: an emulator runs the CUDA kernels on the CPU, many times slower\n");
+  if (precision == "auto") precision = cuda ? "tf32" : has_bf16() ? "bf16" : "f32";
+  check<UsageError>(cuda || precision != "tf32", "--precision tf32 is for --device cuda; give f32 or bf16");
+  set_precision(precision == "bf16"   ? Precision::bf16
+                : precision == "tf32" ? Precision::tf32
+                                      : Precision::f32,
+                where());
+  flush_subnormals();  // before there are threads
+  if (threads == 0) threads = omp_get_max_threads();
+  // Under OMP_THREAD_LIMIT a team is smaller than was requested, and oneDNN leaves undone what the missing threads had.
+  threads = std::min<int64_t>(threads, omp_get_thread_limit());
+  omp_set_num_threads(static_cast<int>(threads));
+}
+
+}  // namespace runnel

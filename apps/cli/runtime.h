@@ -1,0 +1,30 @@
+// What every command that computes takes: device, precision, threads and seed.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "engine/device.h"
+#include "engine/random.h"
+#include "models/settings.h"
+
+namespace runnel {
+
+struct RuntimeOptions {
+  std::string device = "auto";
+  std::string precision = "auto";
+  int64_t threads = 0;  // 0: all cores
+  uint64_t seed = 1;
+
+  virtual ~RuntimeOptions() = default;
+  virtual Settings list();  // the flags; those that derive append their own
+
+  // Sets threads, device and precision. Throws UsageError or Error if there is no such device or it cannot do that.
+  void prepare();
+  Device where() const { return device == "cuda" ? Device::cuda : Device::cpu; }
+};
+
+// What random numbers are drawn for; each has a key of its own.
+enum class Purpose : uint64_t { initialisation, training, validation, sampling };
+inline Key key_for(uint64_t seed, Purpose purpose) { return Key{seed}.fold(static_cast<uint64_t>(purpose)); }
+
+}  // namespace runnel

@@ -1,0 +1,43 @@
+// The command line: subcommands whose flags come from the list of settings of an options struct.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "apps/cli/runtime.h"
+
+namespace CLI {
+class App;  // CLI11, which takes long to compile: only subcommand.cpp and main.cpp do
+}
+
+namespace runnel {
+
+// What to do once the command line is understood; returns the exit status.
+using Command = std::function<int()>;
+
+// A level of the command line: runnel, runnel mnist, runnel mnist train.
+class Subcommand {
+ public:
+  explicit Subcommand(CLI::App& app) : app_(&app) {}
+  std::string name() const;
+  Subcommand add(const std::string& name, const std::string& help, const std::string& footer = "") const;
+  // A flag for each setting. `list` is called whenever a value is to be read or set, so the struct may be reassigned.
+  void add_flags(const std::function<Settings()>& list) const;
+  void when_parsed(std::function<void()> call) const;
+  void apply_flags() const;  // sets the values of the flags that were given, once more
+
+ private:
+  CLI::App* app_;
+};
+
+// A subcommand: `run` gets the options, which derive from RuntimeOptions.
+template <class Options>
+void add_command(Subcommand parent, Command& chosen, const char* name, const char* help,
+                 std::function<int(Options&)> run, const Options& defaults = Options()) {
+  const Subcommand command = parent.add(name, help);
+  const auto options = std::make_shared<Options>(defaults);
+  command.add_flags([options] { return options->list(); });
+  command.when_parsed([=, &chosen] { chosen = [=] { return options->prepare(), run(*options); }; });
+}
+
+}  // namespace runnel

@@ -1,0 +1,189 @@
+#include "apps/images/images.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "apps/training/task.h"
+#include "engine/check.h"
+#include "models/generation.h"
+
+namespace runnel {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t held_out = 200;
+
+}  // namespace
+
+TrainingImages with_held_out(const ImageSet& all) {
+  check(all.count > held_out, all.name, ": ", all.count, " images; training needs more than ", held_out);
+  return {slice(all, 0, all.count - held_out), slice(all, all.count - held_out, held_out), count_first_bytes(all)};
+}
+
+std::vector<int64_t> count_first_bytes(const ImageSet& images) {
+  std::vector<int64_t> counts(256);
+  for (int64_t i = 0; i < images.count; ++i) ++counts[images.image(i)[0]];
+  return counts;
+}
+
+void add_image_task(Subcommand program, Command& chosen, const ImageDataset& dataset,
+                    const std::vector<ImageSettings>& presets) {
+  const Subcommand task = program.add(dataset.name, dataset.help);
+  add_training_command(task, chosen, presets);
+  add_evaluate(task, chosen, dataset);
+  add_sample(task, chosen, dataset);
+  add_complete(task, chosen, dataset);
+  add_state(task, chosen, dataset);
+}
+
+Settings ModelOptions::list() {
+  return extended(RuntimeOptions::list(), {{"model", &model, {}, "a run folder or a .safetensors file"},
+                                           {"out", &out, {}, "PNG file to write; default: beside the checkpoint"}});
+}
+
+namespace {
+
+Checkpoint read_image_checkpoint(const ModelOptions& o) {
+  check<UsageError>(!o.model.empty(), "--model is needed: a run folder or a .safetensors file");
+  return read_checkpoint(o.model, o.dataset->name);
+}
+
+}  // namespace
+
+LoadedImageModel::LoadedImageModel(const ModelOptions& o, const char* picture_name, bool is_folder)
+    : dataset(*o.dataset), checkpoint(read_image_checkpoint(o)), model(load_autoregressive(checkpoint, o.where())) {
+  const AutoregressiveConfig& c = model.config;
+  try {
+    checkpoint.config.at("side").get_to(side);
+    checkpoint.config.at("classes").get_to(class_conditional);
+    checkpoint.config.at("data").get_to(data);
+    checkpoint.data.at("first_bytes").get_to(first_bytes);
+    channels = checkpoint.data.value("channels", dataset.channels);
+    class_names = checkpoint.data.value("class_names", std::vector<std::string>());
+  } catch (const nlohmann::json::exception&) {
+    fail(checkpoint.path.string(), " is damaged: it does not say what images it was trained on");
+  }
+  if (class_names.empty())  // an older checkpoint
+    for (int64_t i = 256; i < c.vocabulary; ++i) class_names.push_back(std::to_string(i - 256));
+  check(side > 0 && side <= 4096 && image_size() == c.max_length + (class_conditional ? 0 : 1) &&
+            c.vocabulary == 256 + (class_conditional ? std::ssize(class_names) : 0) &&
+            (c.outputs == 256 || c.outputs % 3 == 0) && first_bytes.size() == 256,
+        checkpoint.path.string(), ": not a model of images of ", side, " x ", side);
+  out = o.out.empty() ? checkpoint.path.parent_path() / picture_name : fs::path(o.out);
+  const fs::path into = out.has_parent_path() ? out.parent_path() : fs::path(".");
+  check(is_folder || (access(into.c_str(), W_OK) == 0 && !fs::is_directory(out)), "--out ", out.string(),
+        ": cannot be written");
+}
+
+void LoadedImageModel::make_folder() const {
+  std::error_code ignored;
+  fs::create_directories(out, ignored);
+  check(fs::is_directory(out) && access(out.c_str(), W_OK) == 0, "--out ", out.string(), ": cannot be written");
+}
+
+ImageSet LoadedImageModel::test_images(const std::string& given) const {
+  return dataset.load_test(given.empty() ? data : given, side, channels);
+}
+
+int64_t LoadedImageModel::class_number(const std::string& text) const {
+  if (text == "-1") return -1;
+  check<UsageError>(class_conditional, "--class ", text, ": ", checkpoint.path.string(),
+                    " was not trained with --classes");
+  for (size_t i = 0; i < class_names.size(); ++i)
+    if (class_names[i] == text) return static_cast<int64_t>(i);
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  std::string names;
+  for (const std::string& name : class_names) names += (names.empty() ? "" : ", ") + name;
+  check<UsageError>(
+      error == std::errc() && end == text.data() + text.size() && number >= 0 && number < std::ssize(class_names),
+      "--class ", text, " is none of the model's ", class_names.size(), " classes: ", names);
+  return number;
+}
+
+void Progress::operator()(int64_t done, int64_t total) const {
+  if (!isatty(STDERR_FILENO)) return;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
+  const double left = seconds * static_cast<double>(total - done) / static_cast<double>(done);
+  fmt::print(stderr, "\r\x1b[K{} {} of {}, {} left{}", what_, done, total, duration_text(left),
+             done == total ? "\n" : "");
+}
+
+std::vector<double> nll_by_position(const AutoregressiveTransformer& model, const ImageSet& images,
+                                    bool class_conditional, const std::function<void(int64_t, int64_t)>& progress) {
+  const int64_t at_once = std::max<int64_t>(1, 6272 / images.size());  // keeps activations near the caches
+  const size_t length = static_cast<size_t>(model.config.max_length);
+  std::vector<double> total(length);
+  for (int64_t first = 0; first < images.count; first += at_once) {
+    const ByteBatch batch =
+        byte_batch(images, first, std::min(at_once, images.count - first), model.device(), class_conditional);
+    const std::vector<float> nll = byte_nll(model(batch.tokens), batch.targets).to_vector();
+    for (size_t i = 0; i < nll.size(); ++i) total[i % length] += nll[i];
+    if (progress) progress(std::min(first + at_once, images.count), images.count);
+  }
+  return total;
+}
+
+std::unique_ptr<Decoder> decoder_for(const AutoregressiveTransformer& model, bool incremental, int64_t batch) {
+  return incremental ? incremental_decoder(model, batch) : uncached_decoder(model, batch);
+}
+
+std::vector<uint8_t> generate(const AutoregressiveTransformer& model, bool incremental, Key seed, int64_t first,
+                              int64_t count, const std::vector<int64_t>& first_bytes, int64_t wanted,
+                              double temperature, const std::function<void(int64_t, int64_t)>& progress) {
+  const int64_t class_count = model.config.vocabulary - 256;
+  const bool class_conditional = class_count > 0;
+  const int64_t n = model.config.max_length + (class_conditional ? 0 : 1);
+  const double all = static_cast<double>(std::accumulate(first_bytes.begin(), first_bytes.end(), int64_t{0}));
+  std::vector<Key> keys;
+  std::vector<uint8_t> images(static_cast<size_t>(count * n));
+  std::vector<int32_t> classes;
+  for (int64_t i = 0; i < count; ++i) {
+    keys.push_back(seed.fold(static_cast<uint64_t>(first + i)));
+    double left = keys.back().uniform(0) * all;
+    uint8_t byte = 0;
+    while (byte < 255 && (left -= static_cast<double>(first_bytes[byte])) >= 0) ++byte;
+    if (class_conditional)
+      classes.push_back(static_cast<int32_t>(wanted < 0 ? (first + i) % class_count : wanted));
+    else
+      images[static_cast<size_t>(i * n)] = byte;
+  }
+  complete(images, class_conditional ? 0 : 1, *decoder_for(model, incremental, 1), std::vector<int64_t>(keys.size()),
+           keys, static_cast<float>(temperature), progress, classes);
+  return images;
+}
+
+Settings DrawOptions::list() {
+  return extended(ModelOptions::list(),
+                  {{"temperature", &temperature, in_range(0.01, 10), "below 1: sharper than the learned distribution"},
+                   {"stateful",
+                    &cached,
+                    {},
+                    "decode softmax attention with a KV cache instead of recomputing the prefix for each byte"}});
+}
+
+bool is_incremental(const LoadedImageModel& loaded, const DrawOptions& o) {
+  const bool possible = has_incremental_form(loaded.model);
+  check<UsageError>(!o.cached || possible, "--stateful: ", loaded.model.config.encoder.attention.kind,
+                    " attention has no incremental form");
+  // The paper's softmax recomputes the prefix unless it is asked not to; what keeps a state of constant size uses it.
+  return possible && (o.cached || has_recurrent_state(loaded.model));
+}
+
+Indices tokens_at(const ImageSet& images, bool class_conditional, const std::vector<int64_t>& numbers, int64_t t,
+                  Device device) {
+  std::vector<int32_t> tokens;
+  for (const int64_t i : numbers) {
+    const int64_t byte = t - (class_conditional ? 1 : 0);
+    tokens.push_back(byte < 0 ? 256 + images.labels[static_cast<size_t>(i)]
+                              : images.image(i)[static_cast<size_t>(byte)]);
+  }
+  return Indices(Shape{std::ssize(tokens)}, tokens, device);
+}
+
+}  // namespace runnel

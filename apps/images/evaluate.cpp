@@ -1,0 +1,64 @@
+// evaluate: bits/dim on the test images, and a heat map of the bits of each byte.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numbers>
+#include <numeric>
+
+#include "apps/images/images.h"
+
+namespace runnel {
+namespace {
+
+struct EvaluateOptions : ModelOptions {
+  std::string data;
+  int64_t limit = 0;
+
+  Settings list() override {
+    return extended(ModelOptions::list(),
+                    {{"data", &data, {}, "as in train; default: what the model was trained on"},
+                     {"limit", &limit, in_range(0, 1e9), "evaluate only the first test images; 0: all"}});
+  }
+};
+
+// Nats per byte -> bits per byte ("bits/dim").
+double mean(const std::vector<double>& total, int64_t images) {
+  return std::accumulate(total.begin(), total.end(), 0.0) / static_cast<double>(images) /
+         static_cast<double>(total.size());
+}
+
+int evaluate(EvaluateOptions& o) {
+  const LoadedImageModel loaded(o, "bits.png");
+  ImageSet images = loaded.test_images(o.data);
+  if (o.limit && o.limit < images.count) images = slice(images, 0, o.limit);
+
+  std::vector<double> bits = nll_by_position(loaded.model, images, loaded.class_conditional, Progress("evaluated"));
+  for (double& b : bits) b /= std::numbers::ln2;
+  fmt::print("{:.4f} bits/dim over {} bytes of each of {} images of {} x {}, {}\n", mean(bits, images.count),
+             bits.size(), images.count, loaded.side, loaded.side, images.name);
+
+  for (double& b : bits) b /= static_cast<double>(images.count);
+  const double largest = *std::max_element(bits.begin(), bits.end());
+  if (!loaded.class_conditional) bits.insert(bits.begin(), 0);  // the first byte is not predicted
+  // The channels side by side: [side,channels,side].
+  const int64_t channels = loaded.channels, width = channels * loaded.side;
+  std::vector<double> map(bits.size());
+  for (int64_t i = 0; i < std::ssize(bits); ++i)
+    map[static_cast<size_t>(i / width * width + i % channels * loaded.side + i % width / channels)] =
+        bits[static_cast<size_t>(i)];
+  write_png(loaded.out, heat_map(map, loaded.side, width, largest, 336 / loaded.side));
+  fmt::print("{}: mean bits of each byte{}, from 0 (black) to {:.2f} (pale yellow)\n", loaded.out.string(),
+             channels == 3 ? ", red, green, blue" : "", largest);
+  return 0;
+}
+
+}  // namespace
+
+void add_evaluate(Subcommand task, Command& chosen, const ImageDataset& dataset) {
+  EvaluateOptions options;
+  options.dataset = &dataset;
+  add_command<EvaluateOptions>(task, chosen, "evaluate", "bits/dim on the test images, and a heat map of each byte's",
+                               evaluate, options);
+}
+
+}  // namespace runnel

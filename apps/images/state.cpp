@@ -1,0 +1,86 @@
+// state: what the attention of a layer remembers while it reads a test image.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "apps/images/images.h"
+#include "engine/check.h"
+
+namespace runnel {
+namespace {
+
+struct StateOptions : ModelOptions {
+  std::string data;
+  int64_t index = 0;
+  int64_t layer = 0;
+
+  Settings list() override {
+    return extended(ModelOptions::list(),
+                    {{"data", &data, {}, "as in train; default: what the model was trained on"},
+                     {"index", &index, in_range(0, 1e9), "test image to read, counted from 0"},
+                     {"layer", &layer, in_range(0, 1023), "layer whose state is shown, counted from 0"}});
+  }
+};
+
+// What the heads of a layer remember while it reads an image: S[e,m] / Z[e] is the mean of the values that feature e
+// has seen. A row for the image as far as it has been read, then one for each head, [E,M], brighter where the mean is
+// larger in magnitude; each head has a scale of its own.
+int show_state(StateOptions& o) {
+  const LoadedImageModel loaded(o, "state.png");
+  const AutoregressiveConfig& c = loaded.model.config;
+  const std::string& kind = c.encoder.attention.kind;
+  check<UsageError>(has_recurrent_state(loaded.model), "state: ", loaded.checkpoint.path.string(), " has ", kind,
+                    " attention, which has no state of constant size");
+  check<UsageError>(o.layer < c.encoder.layers, "--layer ", o.layer, ": the model has ", c.encoder.layers,
+                    " layers, counted from 0");
+  const ImageSet images = loaded.test_images(o.data);
+  check<UsageError>(o.index < images.count, "--index ", o.index, ": give a number from 0 to ", images.count - 1);
+
+  std::vector<std::vector<float>> s, z;  // at each stage: [H,E,M] [H,E]
+  int64_t features = 0;                  // E
+  const std::unique_ptr<Decoder> reader = incremental_decoder(loaded.model, 1);
+  for (int64_t t = 0; t < c.max_length; ++t) {
+    reader->read(tokens_at(images, loaded.class_conditional, {o.index}, t, o.where()));
+    if ((t + 1) * stages / c.max_length == t * stages / c.max_length) continue;
+    const AttentionState& state = reader->recurrent_state(o.layer);
+    features = state.s.shape()[2];
+    s.push_back(state.s.to_vector());
+    z.push_back(state.z.to_vector());
+  }
+  const int64_t values = c.encoder.head_dim, matrix = features * values;
+  std::vector<Picture> cells;
+  const auto cell = [](const Picture& p) { return resized(p, 96, 96); };
+  for (int64_t stage = 1; stage <= stages; ++stage)
+    cells.push_back(cell(loaded.picture_of(images.image(o.index), loaded.image_size() * stage / stages)));
+  for (int64_t head = 0; head < c.encoder.heads; ++head) {
+    std::vector<double> means;  // at all stages
+    for (size_t stage = 0; stage < s.size(); ++stage)
+      for (int64_t i = head * matrix; i < (head + 1) * matrix; ++i)
+        if (const float seen = z[stage][static_cast<size_t>(i / values)]; seen > 0)
+          means.push_back(std::abs(s[stage][static_cast<size_t>(i)] / seen));
+        else
+          means.push_back(0);
+    const double largest = *std::max_element(means.begin(), means.end());
+    for (int64_t stage = 0; stage < stages; ++stage)
+      cells.push_back(
+          cell(heat(std::span(means).subspan(static_cast<size_t>(stage * matrix), static_cast<size_t>(matrix)),
+                    features, values, largest)));
+  }
+  write_png(loaded.out, sheet(cells, stages, 1));
+  fmt::print(
+      "{}: image {} of {} as far as it has been read, and |S / Z| of layer {}, a row for each head: E down, M across\n",
+      loaded.out.string(), o.index, images.name, o.layer);
+  return 0;
+}
+
+}  // namespace
+
+void add_state(Subcommand task, Command& chosen, const ImageDataset& dataset) {
+  StateOptions options;
+  options.dataset = &dataset;
+  add_command<StateOptions>(task, chosen, "state", "the state S, Z of linear attention while it reads a test image",
+                            show_state, options);
+}
+
+}  // namespace runnel

@@ -1,0 +1,215 @@
+#include "apps/plots/pictures.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+#include "engine/check.h"
+#include "models/safetensors.h"
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+#define STB_IMAGE_WRITE_STATIC
+#define STB_IMAGE_WRITE_IMPLEMENTATION
+#include <stb/stb_image_write.h>
+#pragma GCC diagnostic pop
+
+namespace runnel {
+namespace {
+
+using Colour = std::array<uint8_t, 3>;
+constexpr Colour unknown = {38, 62, 110}, line = {90, 98, 112};
+
+Picture blank(int64_t height, int64_t width, Colour colour) {
+  Picture p{height, width, {}};
+  p.rgb.reserve(static_cast<size_t>(height * width * 3));
+  for (int64_t i = 0; i < height * width; ++i) p.rgb.insert(p.rgb.end(), colour.begin(), colour.end());
+  return p;
+}
+
+// Puts `from`, enlarged, into `to` with its upper left corner at row y, column x.
+void paste(Picture& to, const Picture& from, int64_t y, int64_t x, int64_t zoom) {
+  for (int64_t row = 0; row < from.height * zoom; ++row)
+    for (int64_t column = 0; column < from.width * zoom; ++column)
+      std::copy_n(from.rgb.begin() + (row / zoom * from.width + column / zoom) * 3, 3,
+                  to.rgb.begin() + ((y + row) * to.width + x + column) * 3);
+}
+
+// Colour map "inferno" (van der Walt and Smith, matplotlib, CC0) at nine points, with straight lines between them.
+Colour inferno(double x) {
+  constexpr Colour at[] = {{0, 0, 4},     {31, 12, 72},   {85, 15, 109},  {136, 34, 106}, {186, 54, 85},
+                           {227, 89, 51}, {249, 140, 10}, {249, 201, 50}, {252, 255, 164}};
+  const double position = (x > 0 ? std::min(x, 1.0) : 0) * 8;  // NaN counts as 0
+  const size_t i = std::min<size_t>(static_cast<size_t>(position), 7);
+  const double part = position - static_cast<double>(i);
+  Colour colour;
+  for (size_t c = 0; c < 3; ++c)
+    colour[c] = static_cast<uint8_t>(std::lround((1 - part) * at[i][c] + part * at[i + 1][c]));
+  return colour;
+}
+
+// The program's exit status, -1 if it did not end by itself, -2 if it is not installed. What it says is thrown away.
+int run_silently(const char* program, std::vector<std::string> arguments) {
+  std::vector<char*> argv = {const_cast<char*>(program)};
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  for (const int output : {STDOUT_FILENO, STDERR_FILENO})
+    posix_spawn_file_actions_addopen(&actions, output, "/dev/null", O_WRONLY, 0);
+  pid_t child = 0;
+  const int error = posix_spawnp(&child, program, &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error) return error == ENOENT ? -2 : -1;
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0)
+    if (errno != EINTR) return -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+}  // namespace
+
+Picture picture(std::span<const uint8_t> bytes, int64_t height, int64_t width, int64_t channels, int64_t known) {
+  check(channels == 1 || channels == 3, "picture: ", channels, " channels");
+  check(static_cast<int64_t>(bytes.size()) == height * width * channels, "picture: ", bytes.size(), " bytes for ",
+        height, " x ", width, " pixels of ", channels);
+  Picture p = blank(height, width, unknown);
+  const int64_t pixels = std::min(height * width, known / channels);
+  for (int64_t i = 0; i < pixels; ++i)
+    for (int64_t c = 0; c < 3; ++c)
+      p.rgb[static_cast<size_t>(3 * i + c)] = bytes[static_cast<size_t>(channels == 1 ? i : 3 * i + c)];
+  return p;
+}
+
+Picture sheet(const std::vector<Picture>& cells, int64_t columns, int64_t zoom) {
+  constexpr int64_t gap = 2;
+  check(!cells.empty() && columns > 0, "sheet: no cells or columns");
+  const int64_t count = static_cast<int64_t>(cells.size());
+  if (zoom == 0)
+    zoom =
+        std::max<int64_t>(1, std::min(84.0, 2000.0 / double(std::min(columns, count))) / double(cells[0].width) + 0.5);
+  const int64_t height = cells[0].height * zoom + gap, width = cells[0].width * zoom + gap;
+  Picture all = blank((count + columns - 1) / columns * height + gap, std::min(columns, count) * width + gap, line);
+  for (int64_t i = 0; i < count; ++i) {
+    const Picture& cell = cells[static_cast<size_t>(i)];
+    check(cell.height == cells[0].height && cell.width == cells[0].width, "sheet: picture ", i, " has another size");
+    paste(all, cell, i / columns * height + gap, i % columns * width + gap, zoom);
+  }
+  return all;
+}
+
+Picture heat(std::span<const double> values, int64_t height, int64_t width, double largest) {
+  check(static_cast<int64_t>(values.size()) == height * width, "heat map: ", values.size(), " values for ", height,
+        " x ", width);
+  Picture map = blank(height, width, line);
+  for (size_t i = 0; i < values.size(); ++i)
+    std::ranges::copy(inferno(values[i] / largest), map.rgb.begin() + 3 * static_cast<std::ptrdiff_t>(i));
+  return map;
+}
+
+Picture heat_map(std::span<const double> values, int64_t height, int64_t width, double largest, int64_t zoom) {
+  const Picture map = heat(values, height, width, largest);
+  const int64_t steps = height * zoom;
+  std::vector<double> falling;
+  for (int64_t i = 0; i < steps; ++i)
+    falling.push_back(1 - static_cast<double>(i) / static_cast<double>(std::max<int64_t>(steps - 1, 1)));
+  Picture all = blank(steps, (width + 2) * zoom, line);
+  paste(all, map, 0, 0, zoom);
+  paste(all, resized(heat(falling, steps, 1, 1), steps, zoom), 0, (width + 1) * zoom, 1);
+  return all;
+}
+
+Picture resized(const Picture& from, int64_t height, int64_t width) {
+  Picture to = blank(height, width, line);
+  for (int64_t y = 0; y < height; ++y)
+    for (int64_t x = 0; x < width; ++x)
+      std::copy_n(from.rgb.begin() + (y * from.height / height * from.width + x * from.width / width) * 3, 3,
+                  to.rgb.begin() + (y * width + x) * 3);
+  return to;
+}
+
+std::string half_blocks(const Picture& p) {
+  const auto pixel = [&](int64_t y, int64_t x) {
+    Colour colour;
+    std::copy_n(p.rgb.begin() + (y * p.width + x) * 3, 3, colour.begin());
+    return colour;
+  };
+  std::string text;
+  for (int64_t y = 0; y < p.height; y += 2) {
+    for (int64_t x = 0; x < p.width; ++x) {
+      const auto set = [&](const char* what, int64_t at) {  // if it is not set already
+        const Colour c = pixel(at, x);
+        if (x == 0 || c != pixel(at, x - 1))
+          text += "\x1b[" + std::string(what) + ";2;" + std::to_string(c[0]) + ";" + std::to_string(c[1]) + ";" +
+                  std::to_string(c[2]) + "m";
+      };
+      set("38", y);
+      if (y + 1 < p.height) set("48", y + 1);
+      text += "\u2580";
+    }
+    text += "\x1b[0m\n";
+  }
+  return text;
+}
+
+void write_png(const std::filesystem::path& path, const Picture& p) {
+  std::vector<char> png;
+  const auto append = [](void* to, void* data, int size) {
+    const char* const bytes = static_cast<const char*>(data);
+    static_cast<std::vector<char>*>(to)->insert(static_cast<std::vector<char>*>(to)->end(), bytes, bytes + size);
+  };
+  const bool done = stbi_write_png_to_func(append, &png, static_cast<int>(p.width), static_cast<int>(p.height), 3,
+                                           p.rgb.data(), static_cast<int>(p.width * 3));
+  check(done, path.string(), ": a picture of ", p.width, " x ", p.height, " cannot be made into a PNG");
+  write_atomically(path, {png});
+}
+
+std::string quoted(const std::string& text) {  // 'it''s'
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? std::string("''") : std::string(1, c);
+  return result + "'";
+}
+
+void plot(const std::filesystem::path& png, const std::string& commands, int width, int height) noexcept try {
+  const std::filesystem::path part = png.string() + ".part";
+  const std::string script = "set terminal pngcairo noenhanced size " + std::to_string(width) + "," +
+                             std::to_string(height) + "; set output " + quoted(part.string()) +
+                             "; set datafile separator ','; set grid; " + commands;
+  const int status = run_silently("gnuplot", {"-e", script});
+  std::error_code ignored;
+  if (status == 0) {
+    std::filesystem::rename(part, png, ignored);
+    return;
+  }
+  std::filesystem::remove(part, ignored);
+  static bool said = false;
+  if (status == -2 && !std::exchange(said, true)) std::fputs("gnuplot is not installed: no plots\n", stderr);
+} catch (...) {
+}
+
+void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title, bool bits,
+               double epoch) noexcept try {
+  const std::string data = quoted(csv.string()), loss = bits ? "3" : "2", validation = bits ? "5" : "4";
+  const auto curves = [&](const char* label, const std::string& x) {
+    return std::string("set xlabel '") + label + "'; plot " + data + " skip 1 using (" + x + "):" + loss +
+           " with lines lc rgb '#9fb6d8' title 'training', " + data + " skip 1 using (" + x + "):" + validation +
+           " with linespoints pt 7 ps 0.6 lw 2 lc rgb '#b03020' title 'validation'";
+  };
+  const std::string axis = bits ? "set ylabel 'bits/dim'; " : "set ylabel 'nats'; set logscale y; ";
+  if (epoch > 0)
+    plot(png, "set multiplot layout 1,2 title " + quoted(title) + "; " + axis + curves("hours", "$8/3600") + "; " +
+                  curves("epochs", "$1/" + std::to_string(epoch)));
+  else
+    plot(png, "set title " + quoted(title) + "; " + axis + curves("updates", "$1"));
+} catch (...) {
+}
+
+}  // namespace runnel

@@ -1,0 +1,180 @@
+// The copy task of figure 2: a model reads a random sequence of ten symbols and a separator, and must write the
+// sequence again. It needs no data and shows within minutes that causal linear attention can look something up.
+#include "apps/tasks/copy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "apps/tasks/tasks.h"
+#include "apps/training/interrupt.h"
+#include "apps/training/task.h"
+#include "datasets/copy_task.h"
+#include "engine/check.h"
+#include "models/checkpoint.h"
+#include "models/decoder.h"
+
+namespace runnel {
+namespace {
+
+struct EvaluateOptions : RuntimeOptions {
+  std::string model;
+  int64_t sequences = 1000;
+  int64_t show = 4;
+
+  Settings list() override {
+    return extended(RuntimeOptions::list(),
+                    {{"model", &model, {}, "a run folder or a .safetensors file"},
+                     {"sequences", &sequences, in_range(1, 1e9), "fresh sequences to measure on"},
+                     {"show", &show, in_range(0, 1000), "sequences to print with the model's copy"}});
+  }
+};
+
+std::vector<int32_t> argmax(const Tensor& logits) {
+  const std::vector<float> values = logits.to_vector();
+  const int64_t n = logits.shape()[-1];
+  std::vector<int32_t> best;
+  for (auto row = values.begin(); row != values.end(); row += n)
+    best.push_back(static_cast<int32_t>(std::max_element(row, row + n) - row));
+  return best;
+}
+
+class CopyTraining : public Task {
+ public:
+  explicit CopyTraining(const CopySettings& settings)
+      : settings_(settings),
+        data_{.length = settings.length},
+        model_(settings.model_for(data_.vocabulary(), data_.vocabulary(), data_.length),
+               key_for(settings.seed, Purpose::initialisation), settings.where()) {}
+
+  std::string name() const override { return "copy"; }
+  Parameters parameters() const override { return model_.parameters(); }
+  nlohmann::json model() const override { return model_json(model_.config); }
+  std::vector<Metric> metrics() const override { return {{"validation", Unit::nats}}; }
+
+  Slice slice(int64_t first, int64_t count) const override {
+    const Key key = key_for(settings_.seed, Purpose::training).fold(static_cast<uint64_t>(first / settings_.batch));
+    const CopyBatch batch = data_.batch(key.fold(0), count, model_.device(), first % settings_.batch);
+    return {.weight = batch.counted_positions, .tokens = count * data_.length, .loss = [this, batch](Key random) {
+              return loss(batch, random.fold(1));
+            }};
+  }
+
+  std::vector<double> validate() const override {
+    const int64_t part = settings_.micro_batch ? settings_.micro_batch : settings_.batch;
+    double total = 0, weight = 0;
+    for (int64_t first = 0; first < settings_.batch; first += part) {
+      stop_if_interrupted();
+      const CopyBatch batch = data_.batch(key_for(settings_.seed, Purpose::validation),
+                                          std::min(part, settings_.batch - first), model_.device(), first);
+      total += batch.counted_positions * loss(batch, {}).item();
+      weight += batch.counted_positions;
+    }
+    return {total / weight};
+  }
+
+ private:
+  Tensor loss(const CopyBatch& batch, std::optional<Key> random) const {
+    return cross_entropy(model_(batch.tokens, random), batch.targets, batch.mask);
+  }
+
+  const CopySettings& settings_;
+  const CopyTask data_;
+  const AutoregressiveTransformer model_;
+};
+
+std::string letters(const std::vector<int32_t>& symbols) {
+  std::string text;
+  for (const int32_t symbol : symbols) text += symbol == 0 ? '.' : static_cast<char>('a' + symbol - 1);
+  return text;
+}
+
+// Reads the sequence and the separator, then writes as many symbols, each read back as the next input.
+std::vector<int32_t> copy_of(const AutoregressiveTransformer& model, const std::vector<int32_t>& sequence) {
+  const std::unique_ptr<Decoder> decoder =
+      has_incremental_form(model) ? incremental_decoder(model, 1) : uncached_decoder(model, 1);
+  for (const int32_t symbol : sequence) decoder->read(Indices({1}, {symbol}, model.device()));
+  std::vector<int32_t> written;
+  for (int32_t symbol = 0; written.size() < sequence.size(); written.push_back(symbol))
+    symbol = argmax(decoder->step(Indices({1}, {symbol}, model.device())))[0];
+  return written;
+}
+
+int evaluate_copy(EvaluateOptions& options) {
+  check<UsageError>(!options.model.empty(), "--model is needed: a run folder or a .safetensors file");
+  const Checkpoint checkpoint = read_checkpoint(options.model, "copy");
+  const AutoregressiveTransformer model = load_autoregressive(checkpoint, options.where());
+  const CopyTask data{.length = model.config.max_length};
+  const Key key = key_for(options.seed, Purpose::sampling);
+
+  int64_t right = 0, counted = 0;
+  for (int64_t done = 0; done < options.sequences;) {
+    const int64_t size = std::min<int64_t>(64, options.sequences - done);
+    const CopyBatch batch = data.batch(key.fold(static_cast<uint64_t>(done)), size);
+    const std::vector<int32_t> guess = argmax(model(batch.tokens.to(options.where())));
+    for (size_t i = 0; i < guess.size(); ++i)
+      if (batch.mask.data()[i] > 0) {
+        ++counted;
+        right += guess[i] == batch.targets.data()[i];
+      }
+    done += size;
+  }
+  fmt::print("{}, step {}\n", checkpoint.path.string(), checkpoint.step());
+  fmt::print("masked accuracy {:.3f}% on {} fresh sequences ({} of {} symbols)\n",
+             100 * static_cast<double>(right) / static_cast<double>(counted), options.sequences, right, counted);
+
+  for (int64_t i = 0; i < options.show; ++i) {
+    const CopyBatch one = data.batch(key.fold(0).fold(static_cast<uint64_t>(i)), 1);
+    const std::vector<int32_t> tokens = one.tokens.to_vector();
+    const std::vector<int32_t> sequence(tokens.begin(), std::find(tokens.begin(), tokens.end(), 0));
+    const std::vector<int32_t> written = copy_of(model, sequence);
+    const auto wrong =
+        std::inner_product(sequence.begin(), sequence.end(), written.begin(), 0, std::plus<>(), std::not_equal_to<>());
+    fmt::print("in   {}\nout  {}  {} wrong\n", letters(sequence), letters(written), wrong);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Settings CopySettings::list() {
+  return extended(TransformerSettings::list(),
+                  {{"length", &length, in_range(5, 1 << 20), "positions: sequence, separator, copy and padding"}});
+}
+
+std::vector<CopySettings> copy_presets() {
+  CopySettings paper;  // the defaults
+  paper.set_attention("attention-dropout", 0.1);
+  CopySettings small;
+  small.preset = "small";
+  small.length = 64;
+  small.model.encoder.layers = 2;
+  small.width = 128;
+  small.model.encoder.heads = 4;
+  small.model.encoder.feed_forward = 512;
+  small.model.embedding_dropout = 0.1;
+  small.steps = 4000;
+  CopySettings tiny = small;
+  tiny.preset = "tiny";
+  tiny.length = 32;
+  tiny.width = 64;
+  tiny.model.encoder.feed_forward = 256;
+  tiny.batch = 32;
+  tiny.steps = 3000;
+  tiny.lr_step = 2500;
+  tiny.model.encoder.dropout = tiny.model.embedding_dropout = 0;
+  return {paper, small, tiny};
+}
+
+int train_copy(CopySettings& settings) { return train(CopyTraining(settings), settings, config_json(settings)); }
+
+void add_copy(Subcommand program, Command& chosen) {
+  const Subcommand copy = program.add("copy", "the copy task (figure 2); needs no data");
+  add_training<CopySettings>(copy, chosen, "train a model; defaults are the paper's", copy_presets(), train_copy);
+  add_command<EvaluateOptions>(copy, chosen, "evaluate", "masked accuracy, and some sequences with the model's copy",
+                               evaluate_copy);
+}
+
+}  // namespace runnel

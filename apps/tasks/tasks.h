@@ -1,0 +1,14 @@
+// The tasks: each is one file in apps/tasks/, which defines its subcommand, and one line here.
+#pragma once
+#include "apps/cli/subcommand.h"
+
+namespace runnel {
+
+void add_copy(Subcommand program, Command& chosen);
+void add_mnist(Subcommand program, Command& chosen);
+void add_cifar10(Subcommand program, Command& chosen);
+void add_images(Subcommand program, Command& chosen);
+
+inline constexpr void (*all_tasks[])(Subcommand, Command&) = {add_copy, add_mnist, add_cifar10, add_images};
+
+}  // namespace runnel

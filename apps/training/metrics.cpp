@@ -1,0 +1,97 @@
+#include "apps/training/metrics.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <numbers>
+
+#include "engine/check.h"
+#include "models/safetensors.h"
+
+namespace runnel {
+namespace {
+
+bool is_in_nats(Unit unit) { return unit != Unit::percent; }
+
+std::string header(const std::vector<Metric>& metrics) {
+  std::string text = "step,loss,loss_bits";
+  for (const Metric& metric : metrics)
+    text += "," + metric.name + (is_in_nats(metric.unit) ? "," + metric.name + "_bits" : "");
+  return text + ",lr,tokens_per_second,seconds";
+}
+
+std::string nats_and_bits(double nats) { return fmt::format("{:.6f},{:.6f}", nats, nats / std::numbers::ln2); }
+
+}  // namespace
+
+MetricsFile::MetricsFile(std::filesystem::path path, const std::vector<Metric>& metrics, int64_t step)
+    : path_(std::move(path)), metrics_(metrics) {
+  std::string kept = header(metrics) + "\n";
+  std::ifstream old(path_);
+  for (std::string row; step > 0 && std::getline(old, row) && !old.eof();) {  // a row without its newline was cut
+    char* end;
+    const long long row_step = std::strtoll(row.c_str(), &end, 10);
+    if (*end != ',' || row_step > step) continue;
+    kept += row + "\n";
+    seconds_ = std::strtod(row.c_str() + row.rfind(',') + 1, nullptr);
+  }
+  write_atomically(path_, {kept});
+  file_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  require(file_ >= 0);
+}
+
+MetricsFile::~MetricsFile() { close(file_); }
+
+void MetricsFile::add(int64_t step, double loss, const std::vector<double>& values, double lr, double rate,
+                      double seconds) {
+  std::string row = fmt::format("{},{}", step, nats_and_bits(loss));
+  for (size_t i = 0; i < metrics_.size(); ++i) {
+    const bool in_nats = is_in_nats(metrics_[i].unit);
+    row += values.empty() ? in_nats ? ",," : ","
+           : in_nats      ? "," + nats_and_bits(values[i])
+                          : fmt::format(",{:.6f}", values[i]);
+  }
+  pending_ += row + fmt::format(",{:.4g},{:.0f},{:.3f}\n", lr, rate, seconds);
+}
+
+void MetricsFile::write() {
+  while (!pending_.empty()) {
+    const ssize_t written = ::write(file_, pending_.data(), pending_.size());
+    if (written < 0 && errno == EINTR) continue;
+    require(written >= 0);
+    pending_.erase(0, static_cast<size_t>(written));
+  }
+}
+
+void MetricsFile::require(bool holds) const {
+  check(holds, "cannot write ", path_.string(), ": ", std::strerror(errno));
+}
+
+std::string grouped(double n) {
+  std::string digits = fmt::format("{:.0f}", n);
+  for (size_t i = digits.size(); i > 3;) digits.insert(i -= 3, 1, ',');
+  return digits;
+}
+
+std::string bytes_text(double bytes) {
+  return bytes < 1e9 ? fmt::format("{:.1f} MB", bytes / 1e6) : fmt::format("{:.2f} GB", bytes / 1e9);
+}
+
+std::string value_text(double value, Unit unit) {
+  switch (unit) {
+    case Unit::nats:
+      return fmt::format("{:.5f} nats", value);
+    case Unit::bits_per_dim:
+      return fmt::format("{:.4f} bits/dim", value / std::numbers::ln2);
+    case Unit::percent:
+      break;
+  }
+  return fmt::format("{:.2f}%", value);
+}
+
+}  // namespace runnel

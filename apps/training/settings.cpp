@@ -1,0 +1,135 @@
+#include "apps/training/settings.h"
+
+#include <fstream>
+
+#include "engine/check.h"
+
+namespace runnel {
+namespace {
+
+// feed_forward -> feed-forward
+Setting as_flag(Setting setting) {
+  std::replace(setting.name.begin(), setting.name.end(), '_', '-');
+  return setting;
+}
+
+constexpr bool changeable = true;
+
+}  // namespace
+
+Settings TrainSettings::list() {
+  return extended(
+      RuntimeOptions::list(),
+      {{"batch", &batch, in_range(1, 1 << 20), "sequences per update"},
+       {"micro-batch", &micro_batch, in_range(0, 1 << 20),
+        "gradient accumulation: sequences whose gradients are computed at a time, for less memory and the same update; "
+        "0: all of --batch",
+        Since::later, changeable},
+       {"steps", &steps, in_range(1), "updates", Since::first, changeable},
+       {"minutes", &minutes, in_range(0, 1e6), "stop after this many minutes of training in all; 0: no limit",
+        Since::later, changeable},
+       {"lr", &lr, in_range(0, 100), "learning rate"},
+       {"schedule", &schedule, one_of({"constant", "step", "quadratic"}),
+        "learning rate schedule: constant; step: a tenth after --lr-step updates; quadratic: times the square of the "
+        "part of the run that is left"},
+       {"lr-step", &lr_step, in_range(1), "updates before the learning rate drops (--schedule step)"},
+       {"optimizer", &optimizer, one_of({"radam", "muon"}),
+        "muon: Muon, on gradients scaled to norm 1, for the value, output and feed-forward matrices, RAdam for the "
+        "rest"},
+       {"beta2", &beta2, in_range(0.9, 0.9999), "decay of RAdam's mean of squared gradients"},
+       {"weight-decay", &weight_decay, in_range(0, 1), "decoupled weight decay of RAdam's parameters"},
+       {"clip", &clip, in_range(0, 1e9), "largest gradient norm of each parameter tensor; 0: any"},
+       {"global-clip", &global_clip, in_range(0, 1e9), "largest norm of all gradients together; 0: any"},
+       {"log-every", &log_every, in_range(1), "updates per row of metrics.csv", Since::first, changeable},
+       {"evaluate-every", &evaluate_every, in_range(1), "updates between validations and previews", Since::first,
+        changeable},
+       {"save-every", &save_every, in_range(1), "updates between checkpoints", Since::first, changeable}});
+}
+
+nlohmann::json config_json(TrainSettings& settings) {
+  nlohmann::json json = to_json(settings.list());
+  json["preset"] = settings.preset;
+  return json;
+}
+
+Settings TransformerSettings::list() {
+  Settings all = TrainSettings::list();
+  all.push_back({"width", &width, in_range(2, 65536), "model width D, shared by the heads"});
+  all.push_back({"recompute",
+                 &recompute,
+                 {},
+                 "activation checkpointing: keep only the layers' inputs and compute the rest again in the backward "
+                 "pass, for less memory and the same numbers",
+                 Since::later,
+                 changeable});
+  for (const Setting& setting : runnel::list(model))
+    if (!setting.help.empty()) all.push_back(as_flag(setting));
+  return extended(all, attention_settings(model.encoder.attention, true));
+}
+
+void TransformerSettings::adapt_to(const nlohmann::json& config) {
+  if (!config.contains("embedding-dropout")) model.embedding_dropout = model.encoder.dropout;
+  for (const AttentionKind* kind : attention_kinds())
+    for (const AttentionKind::Option& option : kind->options)
+      if (!config.contains(option.name)) set_attention(option.name, option.value);  // not the preset's value
+}
+
+AutoregressiveConfig TransformerSettings::model_for(int64_t vocabulary, int64_t outputs, int64_t max_length) const {
+  const int64_t heads = model.encoder.heads;
+  check<UsageError>(width % heads == 0, "--heads ", heads, " does not divide --width ", width);
+  check<UsageError>(width % 2 == 0, "--width ", width,
+                    " is odd; half of it is the embedding, half the positional encoding");
+  AutoregressiveConfig config = model;
+  config.encoder.head_dim = width / heads;
+  config.encoder.recompute = recompute;
+  config.encoder.attention.values = attention_values(config.encoder.attention);
+  config.vocabulary = vocabulary;
+  config.outputs = outputs;
+  config.max_length = max_length;
+  return config;
+}
+
+nlohmann::json read_config(const std::filesystem::path& run_folder) {
+  const std::filesystem::path path = run_folder / "config.json";
+  std::ifstream file(path);
+  check(file.is_open(), "there is no run to resume: cannot open ", path.string());
+  nlohmann::json config = nlohmann::json::parse(file, nullptr, false);
+  check(config.is_object(), path.string(), " is damaged: not a JSON object");
+  return config;
+}
+
+void take_over(TrainSettings& settings, const nlohmann::json& began) {
+  const Settings all = extended(settings.list(), {{"preset", &settings.preset, {}, ""}});
+  const std::string problem = read_json(all, began);
+  check(problem.empty(), settings.out, "/config.json has no usable settings of this task: ", problem);
+  settings.adapt_to(began);
+}
+
+void check_same_run(const nlohmann::json& began, TrainSettings& now) {
+  for (const Setting& setting : now.list()) {
+    if (setting.changeable || !began.contains(setting.name)) continue;
+    const nlohmann::json value = to_json({setting})[setting.name];
+    check<UsageError>(began[setting.name] == value, "--", setting.name, " ", value.dump(),
+                      ": the run to resume began with ", began[setting.name].dump(), " and cannot change it");
+  }
+}
+
+std::string preset_table(const std::vector<nlohmann::json>& presets) {
+  const auto padded = [](const nlohmann::json& value) {
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    return std::string(text.size() < 13 ? 13 - text.size() : 1, ' ') + text;
+  };
+  const auto row = [&](const std::string& label, const std::string& key) {
+    std::string text = label + std::string(24 - std::min<size_t>(label.size(), 23), ' ');
+    for (const auto& preset : presets) text += padded(preset[key]);
+    return text;
+  };
+  std::string table = row("Presets:", "preset");
+  for (const auto& [key, value] : presets[0].items()) {
+    const auto same = [&, &name = key, &first = value](const auto& preset) { return preset[name] == first; };
+    if (key != "preset" && !std::all_of(presets.begin(), presets.end(), same)) table += "\n" + row("  --" + key, key);
+  }
+  return table;
+}
+
+}  // namespace runnel

@@ -1,0 +1,106 @@
+// The settings of a training run, its presets, and what --resume takes over from the run's config.json.
+#pragma once
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/cli/subcommand.h"
+#include "models/autoregressive.h"
+
+namespace runnel {
+
+// What every training takes. The defaults are the paper's (copy task).
+struct TrainSettings : RuntimeOptions {
+  std::string preset = "paper";
+  int64_t batch = 64;
+  int64_t micro_batch = 0;  // 0: the whole batch
+  int64_t steps = 10000;
+  double minutes = 0;  // of training in all, over all resumes; 0: no limit
+  double lr = 1e-3;
+  std::string schedule = "step";  // step: x 0.1 after lr_step updates; quadratic: x (1 - part of the run done)^2
+  int64_t lr_step = 3000;
+  std::string optimizer = "radam";
+  double beta2 = 0.999;
+  double weight_decay = 0.01;
+  double clip = 1;
+  double global_clip = 0;
+  int64_t log_every = 10;
+  int64_t evaluate_every = 500;
+  int64_t save_every = 500;
+
+  std::string out;  // the run folder
+  bool resume = false;
+  bool dry_run = false;
+
+  Settings list() override;
+  // Sets what an older version's config.json lacks and what its runs did by another setting.
+  virtual void adapt_to(const nlohmann::json& /*config*/) {}
+};
+// What config.json and each checkpoint hold: every setting, with the preset.
+nlohmann::json config_json(TrainSettings& settings);
+
+// What the tasks with an autoregressive transformer take besides.
+struct TransformerSettings : TrainSettings {
+  int64_t width = 256;  // D, shared by the heads
+  bool recompute = false;
+  AutoregressiveConfig model = {};  // what its list has help for; head_dim follows from width
+
+  Settings list() override;
+  void adapt_to(const nlohmann::json& config) override;
+  // The model of these settings. Throws UsageError that names the flag that cannot be.
+  AutoregressiveConfig model_for(int64_t vocabulary, int64_t outputs, int64_t max_length) const;
+  // Sets one of the attention's own settings, for presets.
+  void set_attention(const std::string& name, SettingValue value) { model.encoder.attention.values[name] = value; }
+};
+
+// The config.json of a run. Throws Error if there is none, or if it cannot be read.
+nlohmann::json read_config(const std::filesystem::path& run_folder);
+// Takes over a run's settings. Throws Error if it lacks one, or one is out of its range.
+void take_over(TrainSettings& settings, const nlohmann::json& began);
+// UsageError if the run began with another value of something that a run cannot change on the way.
+void check_same_run(const nlohmann::json& began, TrainSettings& now);
+// What --help shows below the flags: the values of each preset, side by side.
+std::string preset_table(const std::vector<nlohmann::json>& presets);
+
+// The subcommand `train`. S derives from TrainSettings; the first preset is the default. Precedence: the preset, or
+// with
+// --resume the run's config.json; then the flags that were given.
+template <class S>
+void add_training(Subcommand task, Command& chosen, const char* help, std::vector<S> presets,
+                  std::function<int(S&)> run) {
+  Choices names;
+  std::vector<nlohmann::json> values;
+  for (S& preset : presets) {
+    preset.out = "runs/" + task.name();
+    names.push_back(preset.preset);
+    values.push_back(config_json(preset));
+  }
+  const Subcommand command = task.add("train", help, preset_table(values));
+  const auto settings = std::make_shared<S>(presets[0]);
+  command.add_flags([settings, names] {
+    return extended(
+        {{"preset", &settings->preset, one_of(names), "values of all flags that are not given"},
+         {"out", &settings->out, {}, "run folder to write"},
+         {"resume", &settings->resume, {}, "continue the run in --out, with its configuration"},
+         {"dry-run", &settings->dry_run, {}, "print the memory and time that the run would take; write nothing"}},
+        settings->list());
+  });
+
+  command.when_parsed([=, &chosen] {
+    const std::string preset = settings->preset;
+    *settings = *std::find_if(presets.begin(), presets.end(), [&](const S& s) { return s.preset == preset; });
+    command.apply_flags();
+    if (settings->resume) {
+      const nlohmann::json began = read_config(settings->out);
+      take_over(*settings, began);
+      command.apply_flags();
+      check_same_run(began, *settings);
+    }
+    chosen = [=] { return settings->prepare(), run(*settings); };
+  });
+}
+
+}  // namespace runnel

@@ -1,0 +1,60 @@
+// What the training loop knows of a task: a model, the loss of a part of the training data, metrics, and what to show.
+#pragma once
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/plots/pictures.h"
+#include "apps/training/settings.h"
+#include "engine/random.h"
+#include "models/parameters.h"
+
+namespace runnel {
+
+// How a number is printed. Losses are computed in nats; bits/dim are nats / ln 2.
+enum class Unit { nats, bits_per_dim, percent };
+
+struct Metric {
+  std::string name;  // a column of metrics.csv; nats and bits/dim have two, <name> in nats and <name>_bits
+  Unit unit;
+  bool higher_is_better = false;
+};
+
+// A part of an update: sequences that have been read, and their loss.
+struct Slice {
+  double weight;   // of its mean loss among the parts of an update: how many sequences, or positions, it is a mean over
+  int64_t tokens;  // for tokens/s
+  // The mean loss in nats, recorded on the tape; dropout and the like are drawn from the key.
+  std::function<Tensor(Key key)> loss;
+};
+
+class Task {
+ public:
+  virtual ~Task() = default;
+  virtual std::string name() const = 0;                    // "copy", "mnist": stands in checkpoints
+  virtual Parameters parameters() const = 0;               // of the model
+  virtual nlohmann::json model() const = 0;                // the model's configuration
+  virtual nlohmann::json data() const { return nullptr; }  // what else must be kept to use the model
+  virtual int64_t epoch() const { return 0; }              // sequences in the training set; 0: there is no end of them
+  virtual Unit loss_unit() const { return Unit::nats; }
+
+  // Sequences first .. first + count - 1 of all that are trained on one after another: update number s, from 0, takes
+  // those from s * batch on, in one part or several.
+  virtual Slice slice(int64_t first, int64_t count) const = 0;
+  // The first metric chooses the best checkpoint.
+  virtual std::vector<Metric> metrics() const = 0;
+  // Their values on data that is not trained on, the same data every time. Calls stop_if_interrupted() now and then.
+  virtual std::vector<double> validate() const = 0;
+  // Pictures of what the model does; may be none.
+  virtual std::vector<Picture> preview() const { return {}; }
+};
+
+std::string duration_text(double seconds);  // "12 s", "5 min", "1.5 h", "3.0 days"
+
+// Trains until --steps or --minutes, or until SIGINT or SIGTERM: then saves and returns 130, else 0. With --dry-run
+// prints what the run would take. `config` is what config.json and each checkpoint hold.
+int train(const Task& task, const TrainSettings& settings, const nlohmann::json& config);
+
+}  // namespace runnel

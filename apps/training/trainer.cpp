@@ -1,0 +1,437 @@
+// The training loop: updates, validation, metrics.csv, plots, checkpoints, resuming, --dry-run.
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <set>
+
+#include "apps/plots/pictures.h"
+#include "apps/training/interrupt.h"
+#include "apps/training/metrics.h"
+#include "apps/training/task.h"
+#include "engine/check.h"
+#include "engine/finite_guard.h"
+#include "engine/memory.h"
+#include "engine/tape.h"
+#include "models/checkpoint.h"
+#include "models/optimizer.h"
+#include "ops/ops.h"
+
+namespace runnel {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// Where a run stands, apart from weights and moments. All of it follows from seed and step: a checkpoint holds no time.
+struct TrainState {
+  int64_t step = 0;     // updates made
+  double loss_sum = 0;  // since the last row of metrics.csv
+  int64_t loss_count = 0;
+  double best = NAN;               // the first metric at its best
+  bool is_evaluation_due = false;  // the run was interrupted while it evaluated this step
+};
+
+void to_json(json& j, const TrainState& s) {
+  j = {{"step", s.step}, {"loss_sum", s.loss_sum}, {"loss_count", s.loss_count}};
+  if (std::isfinite(s.best)) j["best"] = s.best;
+  if (s.is_evaluation_due) j["evaluation_due"] = true;
+}
+
+void from_json(const json& j, TrainState& s) {
+  s.step = j.at("step");
+  s.loss_sum = j.at("loss_sum");
+  s.loss_count = j.at("loss_count");
+  s.best = j.value("best", s.best);
+  s.is_evaluation_due = j.value("evaluation_due", false);
+}
+
+class Trainer {
+ public:
+  Trainer(const Task& task, const TrainSettings& settings, const json& config)
+      : task_(task),
+        settings_(settings),
+        part_(settings.micro_batch ? std::min(settings.micro_batch, settings.batch) : settings.batch),
+        folder_(settings.out),
+        config_(config),
+        metrics_(task.metrics()),
+        parameters_(task.parameters()),
+        optimizer_(parameters_,
+                   {.lr = settings.lr,
+                    .beta2 = settings.beta2,
+                    .weight_decay = settings.weight_decay,
+                    .clip = settings.clip,
+                    .global_clip = settings.global_clip},
+                   settings.optimizer == "muon") {}
+
+  int run();
+  void dry_run();
+
+ private:
+  struct Update {
+    double loss;     // nats
+    int64_t tokens;  // that it read
+  };
+  // The mean loss of an update's sequences, `part` at a time, and its gradients.
+  std::pair<Tensor, int64_t> differentiate(int64_t step, int64_t batch, int64_t part, Gradients& gradients) const;
+  // One update with `batch` sequences, `part` at a time.
+  Update update(int64_t step, int64_t batch, int64_t part);
+  [[noreturn]] void explain_non_finite(int64_t step, int64_t batch, int64_t part) const;
+  double learning_rate(int64_t step, double seconds) const;
+  void open_folder();
+  // Runs what writes a file. If it fails, the run goes on: says so, once until it works again, and returns false.
+  bool attempt(const std::string& file, const std::function<void()>& write);
+  void save();
+  std::vector<double> evaluate();
+  Checkpoint checkpoint(const char* file, bool with_optimizer) const;
+  double update_bytes();
+
+  const Task& task_;
+  const TrainSettings& settings_;
+  const int64_t part_;  // sequences computed at a time
+  const fs::path folder_;
+  const json config_;
+  const std::vector<Metric> metrics_;
+  Parameters parameters_;
+  Optimizer optimizer_;
+  TrainState at_;
+  int64_t saved_ = -1;             // the step that last.safetensors holds
+  std::set<std::string> failing_;  // files that could not be written the last time
+};
+
+std::pair<Tensor, int64_t> Trainer::differentiate(int64_t step, int64_t batch, int64_t part,
+                                                  Gradients& gradients) const {
+  const Key key = key_for(settings_.seed, Purpose::training).fold(static_cast<uint64_t>(step));
+  const auto differentiate_part = [&](const Slice& slice, Key own, double share) {
+    Tape tape;
+    Tensor loss = slice.loss(own);
+    if (share < 1) loss = scale(loss, static_cast<float>(share));
+    gradients = tape.backward(loss, std::move(gradients));
+    return loss;
+  };
+  if (part >= batch) {
+    const Slice whole = task_.slice(step * batch, batch);
+    return {differentiate_part(whole, key, 1), whole.tokens};
+  }
+  std::vector<Slice> slices;
+  double weight = 0;
+  int64_t tokens = 0;
+  for (int64_t done = 0; done < batch; done += part) {
+    slices.push_back(task_.slice(step * batch + done, std::min(part, batch - done)));
+    weight += slices.back().weight;
+    tokens += slices.back().tokens;
+  }
+  Tensor total;
+  for (size_t i = 0; i < slices.size(); ++i) {
+    const Key own = key.fold(1 + i * static_cast<uint64_t>(part));
+    const Tensor loss = differentiate_part(slices[i], own, slices[i].weight / weight);
+    total = total ? add(total, loss) : loss;
+  }
+  return {total, tokens};
+}
+
+Trainer::Update Trainer::update(int64_t step, int64_t batch, int64_t part) {
+  Gradients gradients;
+  const auto [loss, tokens] = differentiate(step, batch, part, gradients);
+  const Tensor squares = optimizer_.squares(gradients);
+  const double nats = loss.item();  // waits for the device: the squares are there too
+  if (!std::isfinite(nats) || !std::isfinite(squares.to_vector().back())) {
+    gradients = {};
+    explain_non_finite(step, batch, part);
+  }
+  optimizer_.step(gradients, squares);
+  return {nats, tokens};
+}
+
+// Finds the first op of a step with a result that is not finite, by computing the step again.
+void Trainer::explain_non_finite(int64_t step, int64_t batch, int64_t part) const {
+  std::string cause = "the norm of the gradients is beyond float32";
+  try {
+    const FiniteGuard guard;
+    Gradients gradients;
+    differentiate(step, batch, part, gradients);
+  } catch (const Error& error) {
+    cause = error.what();
+  }
+  fail("step ", step + 1, ": ", cause, "; ",
+       saved_ < 0 ? "nothing was saved yet"
+                  : fmt::format("{} holds step {}", (folder_ / "last.safetensors").string(), saved_),
+       "; a run with a lower --lr may get further");
+}
+
+double Trainer::learning_rate(int64_t step, double seconds) const {
+  if (settings_.schedule == "step") return settings_.lr * (step < settings_.lr_step ? 1 : 0.1);
+  if (settings_.schedule == "constant") return settings_.lr;
+  double done = static_cast<double>(step) / static_cast<double>(settings_.steps);
+  if (settings_.minutes > 0) done = std::max(done, seconds / (60 * settings_.minutes));
+  const double left = 1 - std::min(done, 1.0);
+  return settings_.lr * left * left;
+}
+
+Checkpoint Trainer::checkpoint(const char* file, bool with_optimizer) const {
+  Checkpoint c{.path = folder_ / file,
+               .content = {parameters_, {}},
+               .task = task_.name(),
+               .model = task_.model(),
+               .config = config_,
+               .data = task_.data(),
+               .state = at_};
+  if (with_optimizer)
+    for (const NamedTensor& moment : optimizer_.state()) c.content.tensors.push_back(moment);
+  return c;
+}
+
+bool Trainer::attempt(const std::string& file, const std::function<void()>& write) {
+  try {
+    write();
+    failing_.erase(file);
+    return true;
+  } catch (const std::exception& error) {
+    if (failing_.insert(file).second)
+      fmt::print(stderr, "{}runnel: {}; the run goes on and will try again\n", isatty(STDERR_FILENO) ? "\n" : "",
+                 error.what());
+    return false;
+  }
+}
+
+void Trainer::save() {
+  if (saved_ == at_.step) return;
+  // An update can overflow although its gradients did not: such weights must not replace good ones.
+  for (const auto& [name, tensor] : parameters_) {
+    const std::vector<float> values = tensor.to_vector();
+    check(std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }), "update ", at_.step,
+          " left numbers in ", name, " that are not finite; nothing was saved after step ",
+          std::max<int64_t>(saved_, 0));
+  }
+  if (attempt("last", [&] { save_checkpoint(checkpoint("last.safetensors", true)); })) saved_ = at_.step;
+}
+
+void Trainer::open_folder() {
+  const fs::path last = folder_ / "last.safetensors";
+  std::error_code error;
+  const bool exists = fs::exists(last, error);
+  check<UsageError>(!exists || settings_.resume, "--out ", folder_.string(),
+                    " already holds a run; add --resume to continue it, or choose another folder");
+  fs::create_directories(folder_, error);
+  check(!error, "cannot make the run folder ", folder_.string(), ": ", error.message());
+  if (exists) {
+    const Checkpoint c = read_checkpoint(last, task_.name());
+    Parameters into = parameters_;
+    for (const NamedTensor& moment : optimizer_.state()) into.push_back(moment);
+    check(c.content.tensors.size() == into.size(), last.string(), " belongs to another model: it has ",
+          c.content.tensors.size(), " tensors, not ", into.size());
+    try {
+      at_ = c.state.get<TrainState>();
+    } catch (const json::exception&) {
+      fail(last.string(), " is damaged: it does not say where the run stands");
+    }
+    restore(c.content, last, into);
+    optimizer_.set_steps(at_.step);
+    saved_ = at_.is_evaluation_due ? -1 : at_.step;
+  }
+  write_atomically(folder_ / "config.json", {config_.dump(2) + "\n"});
+}
+
+// The metrics' values. Throws Interrupted on Ctrl-C.
+std::vector<double> Trainer::evaluate() {
+  const std::vector<double> values = task_.validate();
+  check(values.size() == metrics_.size(), task_.name(), ": ", values.size(), " values of ", metrics_.size(),
+        " metrics");
+  for (size_t i = 0; i < values.size(); ++i)
+    check(std::isfinite(values[i]), "the metric ", metrics_[i].name, " is ", values[i], " at step ", at_.step);
+  const double value = values[0], before = at_.best;
+  if (std::isnan(before) || (metrics_[0].higher_is_better ? value > before : value < before)) {
+    at_.best = value;
+    if (!attempt("best", [&] { save_checkpoint(checkpoint("best.safetensors", false)); })) at_.best = before;
+  }
+  attempt("preview", [&] {
+    const std::vector<Picture> pictures = task_.preview();
+    if (pictures.empty()) return;
+    fs::create_directories(folder_ / "samples");
+    write_png(folder_ / "samples" / fmt::format("step-{:07}.png", at_.step), sheet(pictures, 8));
+    winsize window{};
+    if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0) {
+      const int64_t fit = std::min<int64_t>(window.ws_col / (pictures[0].width + 4), std::ssize(pictures));
+      if (fit > 0) fmt::print("\r\x1b[K{}", half_blocks(sheet({pictures.begin(), pictures.begin() + fit}, fit, 1)));
+    }
+  });
+  return values;
+}
+
+int Trainer::run() {
+  open_folder();
+  MetricsFile metrics(folder_ / "metrics.csv", metrics_, at_.step);
+  const InterruptGuard signals;
+  reset_peak(settings_.where());
+  const bool terminal = isatty(STDOUT_FILENO);
+  const double begun = now() - metrics.seconds();
+  const double limit = settings_.minutes > 0 ? 60 * settings_.minutes : std::numeric_limits<double>::infinity();
+  const int64_t first = at_.step;
+  double first_seconds = metrics.seconds(), row_seconds = 0, shown = 0, plotted = now(), saved = now();
+  int64_t row_tokens = 0;
+  double rate = 0;  // tokens per second, over the updates since the last row
+
+  const auto plot = [&] {
+    const double epoch = static_cast<double>(task_.epoch()) / static_cast<double>(settings_.batch);  // in updates
+    plot_loss(folder_ / "metrics.csv", folder_ / "loss.png", task_.name(), task_.loss_unit() == Unit::bits_per_dim,
+              epoch);
+  };
+  const auto show = [&](double loss, const std::vector<double>& values) {
+    const double seconds = now() - begun;
+    const double per_step = (seconds - first_seconds) / static_cast<double>(std::max<int64_t>(at_.step - first, 1));
+    const double left = std::min(per_step * static_cast<double>(settings_.steps - at_.step), limit - seconds);
+    std::string line = fmt::format("step {} of {}  loss {}  {} tokens/s  {} left", grouped(double(at_.step)),
+                                   grouped(double(settings_.steps)), value_text(loss, task_.loss_unit()), grouped(rate),
+                                   duration_text(std::max(left, 0.0)));
+    for (size_t i = 0; i < values.size(); ++i)
+      line += "  " + metrics_[i].name + " " + value_text(values[i], metrics_[i].unit);
+    fmt::print("{}{}{}", terminal ? "\r\x1b[K" : "", line, terminal && values.empty() ? "" : "\n");
+    std::fflush(stdout);
+    shown = now();
+  };
+  if (first > 0) fmt::print("resuming at step {}\n", grouped(double(first)));
+
+  bool last = at_.step >= settings_.steps || metrics.seconds() >= limit;
+  while ((!last || at_.is_evaluation_due) && !is_interrupted()) {
+    const double start = now();
+    if (!at_.is_evaluation_due) {
+      optimizer_.set_lr(learning_rate(at_.step, start - begun));
+      const Update done = update(at_.step, settings_.batch, part_);
+      at_.loss_sum += done.loss;
+      ++at_.loss_count;
+      ++at_.step;
+      row_seconds += now() - start;
+      row_tokens += done.tokens;
+      rate = static_cast<double>(row_tokens) / row_seconds;
+    }
+    const double loss = at_.loss_sum / static_cast<double>(at_.loss_count);
+
+    last = at_.step >= settings_.steps || now() - begun >= limit;
+    const bool evaluates = last || at_.is_evaluation_due || at_.step % settings_.evaluate_every == 0;
+    std::vector<double> values;
+    try {
+      if (evaluates) values = evaluate();
+    } catch (const Interrupted&) {
+      at_.is_evaluation_due = true;
+      last = false;
+      break;
+    }
+    at_.is_evaluation_due = false;
+    if (evaluates || now() - shown > (terminal ? 0.2 : 10)) show(loss, values);
+    if (evaluates || at_.step % settings_.log_every == 0) {
+      metrics.add(at_.step, loss, values, learning_rate(at_.step - 1, start - begun), rate, now() - begun);
+      attempt("metrics", [&] { metrics.write(); });
+      at_.loss_sum = 0;
+      at_.loss_count = 0;
+      row_seconds = 0;
+      row_tokens = 0;
+      if (now() - plotted > 30) {
+        plot();
+        plotted = now();
+      }
+    }
+    if (last || at_.step % settings_.save_every == 0 || now() - saved > 120) {
+      save();
+      saved = now();
+    }
+  }
+  save();
+  plot();
+  check(saved_ == at_.step, "the run ends at step ", at_.step, ", which could not be saved; ",
+        saved_ < 0 ? "nothing was"
+                   : fmt::format("{} holds step {}: free some disk space, then --resume continues from there",
+                                 (folder_ / "last.safetensors").string(), saved_));
+  if (!last) {
+    fmt::print("{}stopped and saved at step {}; continue with: runnel {} train --resume --out {}\n",
+               terminal ? "\n" : "", grouped(double(at_.step)), task_.name(), folder_.string());
+    return 130;
+  }
+  fmt::print("finished at step {} after {}, with up to {} of tensors; the run is in {}\n", grouped(double(at_.step)),
+             duration_text(now() - begun), bytes_text(static_cast<double>(memory_use(settings_.where()).peak)),
+             folder_.string());
+  return 0;
+}
+
+// The most bytes that tensors take during an update, on top of parameters and moments. Whole batches may not fit, but
+// small ones say what they take: where activations outweigh the gradients of the parameters, bytes are linear in what
+// is computed at a time.
+double Trainer::update_bytes() {
+  const double enough = 8 * 4 * static_cast<double>(element_count(parameters_));
+  const auto peak = [&](int64_t part) {
+    reset_peak(settings_.where());
+    const int64_t before = memory_use(settings_.where()).live;
+    update(0, part_ < settings_.batch ? 2 * part : part, part);  // with gradients to add to, if there will be
+    return static_cast<double>(memory_use(settings_.where()).peak - before);
+  };
+  int64_t part = 1;
+  double bytes = peak(part), half = 0;
+  while (part < part_ && (part == 1 || bytes < enough)) {
+    half = bytes;
+    part = std::min(2 * part, part_);
+    bytes = peak(part);
+  }
+  if (part == part_) return bytes;
+  return bytes + static_cast<double>(part_ - part) * (bytes - half) / static_cast<double>(part / 2);
+}
+
+void Trainer::dry_run() {
+  int64_t tokens = 0;  // of the last update
+  const auto seconds_of = [&](int64_t batch) {
+    const double start = now();
+    tokens = update(0, batch, std::min(part_, batch)).tokens;
+    synchronize(settings_.where());
+    return now() - start;
+  };
+  const double step_bytes = update_bytes(), batch = static_cast<double>(settings_.batch);
+  const double parameter_bytes = 4 * static_cast<double>(element_count(parameters_));
+  double moment_bytes = 0;
+  for (const NamedTensor& moment : optimizer_.state()) moment_bytes += 4 * static_cast<double>(moment.tensor.size());
+  const double bytes = parameter_bytes + moment_bytes + step_bytes;
+  const double free = static_cast<double>(free_memory(settings_.where()));
+
+  double seconds = seconds_of(2) * batch / 2;
+  double update_tokens = static_cast<double>(tokens) * batch / 2;
+  const bool measured = bytes < free && seconds < 30;
+  if (measured) {
+    seconds_of(settings_.batch);  // the first touch of new memory is slow
+    seconds = std::min(seconds_of(settings_.batch), seconds_of(settings_.batch));
+    update_tokens = static_cast<double>(tokens);
+  }
+  double total = seconds * static_cast<double>(settings_.steps);
+  if (settings_.minutes > 0) total = std::min(total, 60 * settings_.minutes);
+
+  fmt::print("parameters          {}\n", grouped(parameter_bytes / 4));
+  fmt::print("memory              {}: {} parameters, {} moments, {} activations and gradients\n", bytes_text(bytes),
+             bytes_text(parameter_bytes), bytes_text(moment_bytes), bytes_text(step_bytes));
+  fmt::print("free memory         {}{}\n", bytes_text(free),
+             bytes < free ? "" : ": not enough, give --micro-batch or --recompute");
+  fmt::print("one update          {:.3g} s, {} tokens/s ({})\n", seconds, grouped(update_tokens / seconds),
+             measured ? "measured" : "from a small batch");
+  fmt::print("the whole run       about {} for {} updates\n", duration_text(total), grouped(total / seconds));
+  fmt::print("nothing was written\n");
+}
+
+}  // namespace
+
+std::string duration_text(double seconds) {
+  if (seconds < 100) return fmt::format("{:.0f} s", seconds);
+  const double minutes = seconds / 60;
+  if (minutes < 100) return fmt::format("{:.0f} min", minutes);
+  return minutes < 48 * 60 ? fmt::format("{:.1f} h", minutes / 60) : fmt::format("{:.1f} days", minutes / 60 / 24);
+}
+
+int train(const Task& task, const TrainSettings& settings, const nlohmann::json& config) {
+  Trainer trainer(task, settings, config);
+  if (!settings.dry_run) return trainer.run();
+  trainer.dry_run();
+  return 0;
+}
+
+}  // namespace runnel

@@ -1,0 +1,105 @@
+// Kinds of attention. A kind is one file in models/attention/ and one line in attention_kinds(): its name, what it can
+// do, its own settings, and a maker of layers. Nothing else in the program knows one kind from another.
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/random.h"
+#include "engine/tensor.h"
+#include "models/parameters.h"
+#include "models/settings.h"
+#include "ops/ops.h"
+
+namespace runnel {
+
+// What attention is told besides q, k and v.
+struct AttentionContext {
+  Indices lengths = {};         // [B]: keys j >= lengths[b] are padding; empty: there is none
+  std::optional<Key> key = {};  // randomness of a training step; none in evaluation
+};
+
+// What one layer keeps of the positions that a batch of sequences has read, to go on one position at a time.
+class DecodeState {
+ public:
+  virtual ~DecodeState() = default;
+  // Attention of the next position, number position[0], to all up to it, which then includes it. No gradient.
+  virtual Tensor step(const Tensor& q, const Tensor& k, const Tensor& v,
+                      const Indices& position) = 0;  // [B,1,H,E] [B,1,H,E] [B,1,H,M] [1] -> [B,1,H,M]
+  // A copy in which sequence i is sequence rows[i] of this one.
+  virtual std::unique_ptr<DecodeState> select(const Indices& rows) const = 0;
+  virtual int64_t bytes() const = 0;  // of memory, for the whole batch
+  // S and Z (eq. 18, 19), if that is what is kept; else null.
+  virtual const AttentionState* recurrent_state() const { return nullptr; }
+};
+
+// One layer's attention, from q, k, v to the values' weighted means, with what it learns beyond the four projections.
+class AttentionLayer {
+ public:
+  virtual ~AttentionLayer() = default;
+  // k is empty for kinds with shared_query_key. L and S differ only if the layer is not causal.
+  virtual Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v,
+                            const AttentionContext& context) const = 0;  // [B,L,H,E] [B,S,H,E] [B,S,H,M] -> [B,L,H,M]
+  virtual Parameters parameters() const { return {}; }
+  // The state before the first position, for sequences of at most `capacity` positions; null if this kind has no
+  // incremental form.
+  virtual std::unique_ptr<DecodeState> decode(int64_t /*batch*/, int64_t /*capacity*/, Device) const { return nullptr; }
+  // Whether weights are products of phi(q) and phi(k) with phi(x) = e^x for x <= 0, number by number: then
+  // models/local_heads.h knows how to make a head begin on a neighbouring pixel.
+  virtual bool has_exponential_features() const { return false; }
+};
+
+using SettingValue = std::variant<bool, int64_t, double, std::string>;
+using SettingValues = std::map<std::string, SettingValue>;
+
+struct AttentionShape {
+  int64_t heads, head_dim;  // H, E = M
+  bool causal;
+};
+
+struct AttentionKind {
+  struct Option {
+    std::string name;
+    SettingValue value;  // the default
+    Allowed allowed;
+    std::string help;
+  };
+  struct Variant {
+    std::string name;  // as the paper's figures call it
+    SettingValues values;
+  };
+
+  std::string name, help;
+  std::string paper;              // where its definition stands
+  bool causal, full;              // which forms it has
+  bool shared_query_key;          // keys are the queries: there is no key projection
+  std::vector<Option> options;    // its own settings; names are unique among all kinds
+  std::vector<Variant> variants;  // what `bench attention` compares; empty: itself with its defaults
+  // `fixed` is the randomness of evaluation: the same in every model, so that no checkpoint needs to hold it.
+  std::unique_ptr<AttentionLayer> (*make)(const AttentionShape& shape, const SettingValues& values, Key fixed,
+                                          Device device);
+};
+
+std::span<const AttentionKind* const> attention_kinds();
+const AttentionKind& attention_kind(const std::string& name);  // throws if there is none of this name
+Choices causal_attention_names();
+
+// A kind and its settings; those not named have the kind's defaults.
+struct AttentionConfig {
+  std::string kind = "linear";
+  SettingValues values = {};
+};
+// All values of the kind's settings. Throws if `values` has one of another type.
+SettingValues attention_values(const AttentionConfig& config);
+// The chosen kind's settings (of every kind, with `all`), as a list over config.values, where the defaults are put in.
+Settings attention_settings(AttentionConfig& config, bool all = false);
+
+// Throws if the kind has no such form, or cannot have these settings.
+std::shared_ptr<const AttentionLayer> make_attention(const AttentionConfig& config, const AttentionShape& shape,
+                                                     Key fixed, Device device);
+
+}  // namespace runnel

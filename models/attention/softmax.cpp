@@ -1,0 +1,64 @@
+// Softmax attention (Vaswani et al. 2017), eq. 2: y_i = sum_j p_ij v_j, p_ij = softmax over j of q_i . k_j / sqrt(E).
+// Decoding keeps all keys and values so far ("stateful softmax" in the paper's tables): a KV cache.
+#include "models/attention.h"
+
+namespace runnel {
+namespace {
+
+class Cache : public DecodeState {
+ public:
+  explicit Cache(KeyValueCache cache) : cache_(std::move(cache)) {}
+
+  Tensor step(const Tensor& q, const Tensor& k, const Tensor& v, const Indices& position) override {
+    return softmax_attention_step(q, k, v, cache_, position);
+  }
+  std::unique_ptr<DecodeState> select(const Indices& rows) const override {
+    return std::make_unique<Cache>(KeyValueCache{gather_rows(cache_.k, rows), gather_rows(cache_.v, rows)});
+  }
+  int64_t bytes() const override { return (cache_.k.size() + cache_.v.size()) * static_cast<int64_t>(sizeof(float)); }
+
+ private:
+  KeyValueCache cache_;
+};
+
+class SoftmaxAttention : public AttentionLayer {
+ public:
+  SoftmaxAttention(const AttentionShape& shape, double dropout)
+      : shape_(shape), dropout_(static_cast<float>(dropout)) {}
+
+  Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionContext& context) const override {
+    const Dropout dropout = context.key ? Dropout{dropout_, *context.key} : Dropout{};
+    return softmax_attention(q, k, v, {shape_.causal, context.lengths}, dropout);
+  }
+  std::unique_ptr<DecodeState> decode(int64_t batch, int64_t capacity, Device device) const override {
+    const int64_t h = shape_.heads, e = shape_.head_dim;
+    return std::make_unique<Cache>(
+        KeyValueCache{Tensor(Shape{batch, h, e, capacity}, device), Tensor(Shape{batch, h, capacity, e}, device)});
+  }
+
+ private:
+  AttentionShape shape_;
+  float dropout_;
+};
+
+}  // namespace
+
+namespace kinds {
+extern const AttentionKind softmax;
+const AttentionKind softmax{.name = "softmax",
+                            .help = "softmax attention, with memory linear in the length",
+                            .paper = "Vaswani et al. 2017",
+                            .causal = true,
+                            .full = true,
+                            .shared_query_key = false,
+                            .options = {{"attention-dropout", 0.0, in_range(0, 0.95),
+                                         "dropout of softmax's attention weights; the authors train with 0.1"}},
+                            .variants = {},
+                            .make = [](const AttentionShape& shape, const SettingValues& values, Key,
+                                       Device) -> std::unique_ptr<AttentionLayer> {
+                              return std::make_unique<SoftmaxAttention>(
+                                  shape, std::get<double>(values.at("attention-dropout")));
+                            }};
+}  // namespace kinds
+
+}  // namespace runnel

@@ -1,0 +1,54 @@
+#include "models/autoregressive.h"
+
+#include "engine/check.h"
+
+namespace runnel {
+namespace {
+
+const AutoregressiveConfig& checked(const AutoregressiveConfig& c) {
+  check(c.vocabulary > 0 && c.outputs > 0 && c.max_length > 0,
+        "transformer: vocabulary, outputs and max_length must be positive");
+  check(c.encoder.width() % 2 == 0, "transformer: the width ", c.encoder.heads, " x ", c.encoder.head_dim,
+        " must be even: half of it is the embedding, half the positional encoding");
+  check(c.embedding_dropout >= 0 && c.embedding_dropout < 1, "transformer: embedding dropout ", c.embedding_dropout,
+        " is not in [0, 1)");
+  check(c.grid.row >= 0, "transformer: a row of ", c.grid.row, " bytes");
+  check((c.grid.channels == 1 || c.grid.channels == 3) && c.grid.row % c.grid.channels == 0,
+        "transformer: ", c.grid.channels, " channels in a row of ", c.grid.row, " bytes");
+  return c;
+}
+
+}  // namespace
+
+Settings list(AutoregressiveConfig& c) {
+  return extended(list(c.encoder),
+                  {{"embedding_dropout", &c.embedding_dropout, in_range(0, 0.95),
+                    "dropout of the embedding and the positional encoding; the paper's models have none", Since::later},
+                   {"vocabulary", &c.vocabulary, in_range(1, 1 << 24), ""},
+                   {"outputs", &c.outputs, in_range(1, 1 << 24), ""},
+                   {"max_length", &c.max_length, in_range(1, 1 << 26), ""},
+                   {"row", &c.grid.row, in_range(0, 1 << 20), "", Since::later},
+                   {"channels", &c.grid.channels, in_range(1, 3), "", Since::later}});
+}
+
+AutoregressiveTransformer::AutoregressiveTransformer(const AutoregressiveConfig& c, Key init, Device device)
+    : config(checked(c)),
+      embedding(random_embedding(c.vocabulary, c.encoder.width() / 2, init.fold(0), device)),
+      positions(positional_encoding(c.max_length, c.encoder.width() / 2, c.grid, device)),
+      encoder(c.encoder, true, init, device),
+      predictor(random_linear(c.outputs, c.encoder.width(), init.fold(1), device)) {}
+
+Tensor AutoregressiveTransformer::operator()(const Indices& tokens, std::optional<Key> key) const {
+  check(tokens.shape().rank() == 2, "transformer: tokens ", tokens.shape(), " are not [B,L]");
+  const Dropout dropout = key ? Dropout{static_cast<float>(config.embedding_dropout), key->fold(0)} : Dropout{};
+  return predictor(encoder(runnel::embedding(tokens, embedding, positions, dropout), {.key = key}));
+}
+
+Parameters AutoregressiveTransformer::parameters() const {
+  Parameters all{{"value_embedding.weight", embedding}};
+  encoder.append_parameters(all, "transformer");
+  append(all, "predictor", predictor);
+  return all;
+}
+
+}  // namespace runnel

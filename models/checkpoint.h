@@ -1,0 +1,35 @@
+// Checkpoints: a safetensors file with a model's parameters, what is needed to build the model again, and, in those
+// that a run continues from, the optimizer's moments. docs/run-folder.md lists its contents.
+#pragma once
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "models/autoregressive.h"
+#include "models/safetensors.h"
+
+namespace runnel {
+
+struct Checkpoint {
+  std::filesystem::path path;
+  SafeTensors content;
+  std::string task;       // that trained it: "copy", "mnist"
+  nlohmann::json model;   // the model's configuration
+  nlohmann::json config;  // the settings of its training
+  nlohmann::json data;    // what else the task keeps to use the model
+  nlohmann::json state;   // where the run stands; "step" is the number of updates made
+
+  int64_t step() const { return state.at("step"); }
+};
+
+void save_checkpoint(const Checkpoint& checkpoint);  // atomic
+
+// From a run folder (its best checkpoint, else its last) or a .safetensors file. Throws Error that names the file if it
+// is missing, damaged, or of another task than `task` (empty: any).
+Checkpoint read_checkpoint(const std::filesystem::path& path, const std::string& task = "");
+
+nlohmann::json model_json(AutoregressiveConfig config);
+// The model that the checkpoint describes, with its parameters. Throws Error that names the file if they do not agree.
+AutoregressiveTransformer load_autoregressive(const Checkpoint& checkpoint, Device device = Device::cpu);
+
+}  // namespace runnel

@@ -1,0 +1,88 @@
+#include "models/encoder.h"
+
+#include "engine/check.h"
+#include "engine/recompute.h"
+
+namespace runnel {
+
+Settings list(EncoderConfig& c) {
+  return {{"layers", &c.layers, in_range(1, 1024), "encoder layers"},
+          {"heads", &c.heads, in_range(1, 1024), "attention heads; must divide --width"},
+          {"head_dim", &c.head_dim, in_range(1, 65536), ""},
+          {"feed_forward", &c.feed_forward, in_range(1, 1 << 20), "width of the feed-forward layers"},
+          {"dropout", &c.dropout, in_range(0, 0.95), "dropout probability"},
+          {"attention", &c.attention.kind, one_of(causal_attention_names()), "attention mechanism", Since::later}};
+}
+
+Tensor EncoderLayer::operator()(const Tensor& x, float dropout, const AttentionContext& context) const {
+  const int64_t batch = x.shape()[0], length = x.shape()[1], width = x.shape()[2];
+  const Key random = context.key.value_or(Key{});
+  const auto split = [&](const Tensor& t) { return reshape(t, Shape{batch, length, heads, width / heads}); };
+  AttentionContext own = context;
+  if (own.key) own.key = random.fold(3);
+
+  const Tensor q = query(x), k = key.weight ? key(x) : Tensor(), v = value(x);
+  const Tensor a = (*attention)(split(q), k ? split(k) : k, split(v), own);
+  const Tensor x1 = norm1(x, out(reshape(a, x.shape())), {dropout, random.fold(0)});
+  return norm2(x1, linear2(linear1(x1, Activation::relu, {dropout, random.fold(1)})), {dropout, random.fold(2)});
+}
+
+Encoder::Encoder(const EncoderConfig& c, bool causal, Key init, Device device) : config(c) {
+  check(c.layers > 0 && c.heads > 0 && c.head_dim > 0 && c.feed_forward > 0,
+        "encoder: layers, heads, head_dim and feed_forward must be positive");
+  check(c.dropout >= 0 && c.dropout < 1, "encoder: dropout ", c.dropout, " is not in [0, 1)");
+  const int64_t d = c.width(), f = c.feed_forward;
+  const bool has_key = !attention_kind(c.attention.kind).shared_query_key;
+  for (int64_t n = 0; n < c.layers; ++n) {
+    // init.fold(0) and init.fold(1) are left to the model around the encoder: embedding, predictor.
+    const auto linear = [&, key = init.fold(static_cast<uint64_t>(2 + n))](uint64_t number, int64_t out, int64_t in) {
+      return random_linear(out, in, key.fold(number), device);
+    };
+    const Key fixed = Key{}.fold(static_cast<uint64_t>(1 + n)).fold(3);
+    layers.push_back({.query = linear(0, d, d),
+                      .key = has_key ? linear(1, d, d) : Linear(),
+                      .value = linear(2, d, d),
+                      .out = linear(3, d, d),
+                      .attention = make_attention(c.attention, {c.heads, c.head_dim, causal}, fixed, device),
+                      .norm1 = unit_layer_norm(d, device),
+                      .linear1 = linear(4, f, d),
+                      .linear2 = linear(5, d, f),
+                      .norm2 = unit_layer_norm(d, device),
+                      .heads = c.heads});
+  }
+  norm = unit_layer_norm(d, device);
+}
+
+Tensor Encoder::operator()(Tensor x, const AttentionContext& context) const {
+  check(x.shape().rank() == 3 && x.shape()[2] == config.width(), "encoder: x ", x.shape(), " is not [B,L,",
+        config.width(), "]");
+  const float dropout = context.key ? static_cast<float>(config.dropout) : 0;
+  for (size_t n = 0; n < layers.size(); ++n) {
+    AttentionContext own = context;
+    if (own.key) own.key = own.key->fold(1 + n);
+    // By value: the tape may keep it.
+    const auto run = [layer = layers[n], x, dropout, own] { return layer(x, dropout, own); };
+    x = config.recompute ? recompute(run) : run();
+  }
+  return norm(x);
+}
+
+void Encoder::append_parameters(Parameters& all, const std::string& prefix) const {
+  for (size_t n = 0; n < layers.size(); ++n) {
+    const EncoderLayer& layer = layers[n];
+    const std::string name = prefix + ".layers." + std::to_string(n) + ".";
+    append(all, name + "attention.query_projection", layer.query);
+    if (layer.key.weight) append(all, name + "attention.key_projection", layer.key);
+    append(all, name + "attention.value_projection", layer.value);
+    append(all, name + "attention.out_projection", layer.out);
+    for (const NamedTensor& own : layer.attention->parameters())
+      all.push_back({name + "attention.inner_attention." + own.name, own.tensor});
+    append(all, name + "linear1", layer.linear1);
+    append(all, name + "linear2", layer.linear2);
+    append(all, name + "norm1", layer.norm1);
+    append(all, name + "norm2", layer.norm2);
+  }
+  append(all, prefix + ".norm", norm);
+}
+
+}  // namespace runnel

@@ -1,0 +1,42 @@
+// What models are made of: plain structs that hold tensors and can be called. Initial values have the distributions of
+// the authors' framework, and are the same on every device.
+#pragma once
+#include <string>
+
+#include "engine/random.h"
+#include "engine/tensor.h"
+#include "models/parameters.h"
+#include "ops/ops.h"
+
+namespace runnel {
+
+struct Linear {
+  Tensor weight, bias;  // [out,in] [out]
+
+  Tensor operator()(const Tensor& x, Activation activation = Activation::none, Dropout dropout = {}) const {
+    return linear(x, weight, bias, activation, dropout);  // [...,in] -> [...,out]
+  }
+};
+
+struct LayerNorm {
+  Tensor weight, bias;  // [D] [D]
+
+  Tensor operator()(const Tensor& x) const { return layer_norm(x, weight, bias); }  // [...,D] -> [...,D]
+  // The end of a post-norm block: layer_norm(x + dropout(branch)).
+  Tensor operator()(const Tensor& x, const Tensor& branch, Dropout dropout) const {
+    return add_layer_norm(x, branch, weight, bias, dropout);
+  }
+};
+
+Linear random_linear(int64_t out, int64_t in, Key key, Device device);  // uniform in +-1/sqrt(in), weight and bias
+LayerNorm unit_layer_norm(int64_t width, Device device);                // weight 1, bias 0
+Tensor random_embedding(int64_t vocabulary, int64_t width, Key key, Device device);  // standard normal: [V,width]
+
+// Appends <name>.weight and <name>.bias.
+template <class Layer>
+void append(Parameters& all, const std::string& name, const Layer& layer) {
+  all.push_back({name + ".weight", layer.weight});
+  all.push_back({name + ".bias", layer.bias});
+}
+
+}  // namespace runnel

@@ -1,0 +1,57 @@
+// Settings: a struct lists its fields once, as (name, value, what it may be, help). From that list come flags, ranges,
+// --help, config.json, what a checkpoint says of its model, and the tables in the documentation.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace runnel {
+
+struct Range {
+  double low, high = HUGE_VAL;
+};
+using Choices = std::vector<std::string>;
+
+// What a value may be; by default, anything of its type.
+class Allowed {
+ public:
+  Allowed() = default;
+  Allowed(Range range) : rule_(range) {}
+  Allowed(Choices choices) : rule_(std::move(choices)) {}
+
+  std::string description() const;                     // "from 1 to 1024", "linear, softmax"; "" for anything
+  std::string problem(const std::string& text) const;  // a sentence without its subject's name, or ""
+
+ private:
+  std::variant<std::monostate, Range, Choices> rule_;
+};
+inline Allowed in_range(double low, double high = HUGE_VAL) { return Range{low, high}; }  // NaN is in no range
+inline Allowed one_of(Choices words) { return words; }
+
+// Whether files that an older version wrote may lack the setting: its value then stays as it is.
+enum class Since { first, later };
+
+// One line of a list. The value stays where it is: in a struct that outlives the list.
+struct Setting {
+  std::string name;
+  std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*> value;
+  Allowed allowed;
+  std::string help;
+  Since since = Since::first;
+  bool changeable = false;  // whether a run that is resumed may have another value
+};
+using Settings = std::vector<Setting>;
+
+// The list followed by more lines.
+Settings extended(Settings list, const Settings& more);
+
+std::string text_of(const Setting& setting);   // its value: 128, 0.1, true, linear
+nlohmann::json to_json(const Settings& list);  // {name: value}
+// Takes over the values of a JSON object. Returns "", or the first problem: a value that is missing, of another type or
+// out of its range, with the setting's name.
+std::string read_json(const Settings& list, const nlohmann::json& json);
+
+}  // namespace runnel

@@ -1,0 +1,191 @@
+// Every kind of attention in the list of kinds, in each form that it has, on every device.
+#include <algorithm>
+#include <set>
+
+#include "models/attention.h"
+#include "models/encoder.h"
+#include "tests/check.h"
+
+using namespace runnel;
+using namespace runnel::test;
+
+namespace {
+
+constexpr int64_t batch = 2, length = 13, heads = 2, e = 4;
+
+struct Case {
+  const AttentionKind* kind;
+  bool causal;
+  Device device;
+  std::shared_ptr<const AttentionLayer> layer;
+};
+
+// Sizes for short sequences; each kind takes what is its own.
+AttentionConfig small(const AttentionKind& kind) {
+  return {kind.name,
+          {{"rounds", int64_t{2}}, {"buckets", int64_t{2}}, {"chunk", int64_t{16}}, {"features", int64_t{6}}}};
+}
+
+template <class F>
+void for_each_form(F f) {
+  for (const AttentionKind* kind : attention_kinds())
+    for (const bool causal : {true, false})
+      for (const Device device : devices()) {
+        if (causal ? !kind->causal : !kind->full) continue;
+        CAPTURE(kind->name);
+        CAPTURE(causal);
+        CAPTURE(name(device));
+        f(Case{kind, causal, device, make_attention(small(*kind), {heads, e, causal}, Key{5}, device)});
+      }
+}
+
+// Offset, so that small changes move no query of lsh into another bucket, and off the kinks of feature maps.
+Tensor queries(uint64_t seed, Device device) {
+  return random_tensor(Shape{batch, length, heads, e}, seed, 0.8f, 1.2f, device);
+}
+Tensor values(uint64_t seed, Device device) {
+  return random_tensor(Shape{batch, length, heads, e}, seed, -1, 1, device);
+}
+
+// x with other numbers from position `first` on, in the sequences that `changed` chooses.
+Tensor changed_from(const Tensor& x, int64_t first, int64_t sequence) {
+  std::vector<float> numbers = x.to_vector();
+  const int64_t row = heads * e;
+  for (int64_t i = (sequence * length + first) * row; i < (sequence + 1) * length * row; ++i)
+    numbers[static_cast<size_t>(i)] = 1.5f - numbers[static_cast<size_t>(i)];
+  return Tensor(x.shape(), numbers, x.device());
+}
+
+// Of the positions before `end` of a sequence.
+std::vector<float> before(const Tensor& y, int64_t end, int64_t sequence) {
+  const std::vector<float> all = y.to_vector();
+  const int64_t row = heads * e;
+  return {all.begin() + sequence * length * row, all.begin() + (sequence * length + end) * row};
+}
+
+}  // namespace
+
+TEST_CASE("attention kinds: names are unique, and so are the names of their settings") {
+  std::set<std::string> names, options;
+  for (const AttentionKind* kind : attention_kinds()) {
+    CHECK(names.insert(kind->name).second);
+    CHECK_FALSE(kind->help.empty());
+    CHECK_FALSE(kind->paper.empty());
+    CHECK((kind->causal || kind->full));
+    for (const AttentionKind::Option& option : kind->options) CHECK(options.insert(option.name).second);
+  }
+}
+
+TEST_CASE("attention kinds: the output has the shape of v, and is the same on every device") {
+  for_each_form([](const Case& c) {
+    const auto run = [&](Device device) {
+      const auto layer = make_attention(small(*c.kind), {heads, e, c.causal}, Key{5}, device);
+      return (*layer)(queries(1, device), c.kind->shared_query_key ? Tensor() : queries(2, device), values(3, device),
+                      {});
+    };
+    const Tensor y = run(c.device);
+    CHECK_EQ(y.shape(), Shape{batch, length, heads, e});
+    check_close(y, doubles(run(Device::cpu)), reduction);
+  });
+}
+
+TEST_CASE("attention kinds: four-point gradients of q, k, v and what the kind learns") {
+  for_each_form([](const Case& c) {
+    const std::vector<Tensor> inputs{queries(1, c.device), queries(2, c.device), values(3, c.device)};
+    // A key as in training: the same randomness at each call.
+    const auto f = [&](const std::vector<Tensor>& in) {
+      const bool shared = c.kind->shared_query_key;
+      return (*c.layer)(in[0], shared ? Tensor() : in[1], in[shared ? 1 : 2], {.key = Key{9}});
+    };
+    check_gradients(f, c.kind->shared_query_key ? std::vector<Tensor>{inputs[0], inputs[2]} : inputs);
+  });
+}
+
+TEST_CASE("attention kinds: padding changes neither valid outputs nor their gradients") {
+  for_each_form([](const Case& c) {
+    const Indices lengths(Shape{batch}, {7, static_cast<int32_t>(length)}, c.device);
+    const Tensor q = queries(1, c.device), k = queries(2, c.device), v = values(3, c.device);
+    std::vector<std::vector<float>> outputs, gradients;
+    for (const bool other : {false, true}) {
+      const auto padded = [&](const Tensor& x) { return (other ? changed_from(x, 7, 0) : clone(x)).set_wants_grad(); };
+      const Tensor own_q = padded(q), own_k = padded(k), own_v = padded(v);
+      Tape tape;
+      const Tensor y = (*c.layer)(own_q, c.kind->shared_query_key ? Tensor() : own_k, own_v, {.lengths = lengths});
+      outputs.push_back(before(y, 7, 0));
+      outputs.push_back(before(y, length, 1));
+      // A loss of valid positions only.
+      std::vector<float> mask(static_cast<size_t>(y.size()), 1);
+      std::fill(mask.begin() + 7 * heads * e, mask.begin() + length * heads * e, 0.0f);
+      const Gradients g =
+          tape.backward(matmul(reshape(y, Shape{1, y.size()}), Tensor(Shape{y.size(), 1}, mask, c.device)));
+      gradients.push_back(before(g.of(own_q), 7, 0));
+      gradients.push_back(before(g.of(own_v), 7, 0));
+    }
+    CHECK(outputs[0] == outputs[2]);
+    CHECK(outputs[1] == outputs[3]);
+    CHECK(gradients[0] == gradients[2]);
+    CHECK(gradients[1] == gradients[3]);
+  });
+}
+
+TEST_CASE("attention kinds: a causal output does not depend on later positions") {
+  for_each_form([](const Case& c) {
+    if (!c.causal) return;
+    const Tensor q = queries(1, c.device), k = queries(2, c.device), v = values(3, c.device);
+    const Tensor none;
+    const bool shared = c.kind->shared_query_key;
+    const Tensor a = (*c.layer)(q, shared ? none : k, v, {});
+    const Tensor b =
+        (*c.layer)(changed_from(q, 8, 0), shared ? none : changed_from(k, 8, 0), changed_from(v, 8, 0), {});
+    CHECK(before(a, 8, 0) == before(b, 8, 0));
+    CHECK(before(a, length, 0) != before(b, length, 0));
+    CHECK(before(a, length, 1) == before(b, length, 1));
+  });
+}
+
+TEST_CASE("attention kinds: decoding one position at a time equals the parallel form") {
+  for_each_form([](const Case& c) {
+    const std::unique_ptr<DecodeState> state = c.causal ? c.layer->decode(batch, length, c.device) : nullptr;
+    if (!state) return;
+    const Tensor q = queries(1, c.device), k = queries(2, c.device), v = values(3, c.device);
+    const std::vector<double> whole = doubles((*c.layer)(q, k, v, {}));
+    for (int64_t l = 0; l < length; ++l) {
+      const auto position = [&](const auto& x) {
+        std::vector<float> numbers;
+        const auto all = x.to_vector();
+        for (int64_t b = 0; b < batch; ++b)
+          numbers.insert(numbers.end(), all.begin() + (b * length + l) * heads * e,
+                         all.begin() + (b * length + l + 1) * heads * e);
+        return Tensor(Shape{batch, 1, heads, e}, numbers, c.device);
+      };
+      std::vector<double> expected;
+      for (int64_t b = 0; b < batch; ++b)
+        expected.insert(expected.end(), whole.begin() + (b * length + l) * heads * e,
+                        whole.begin() + (b * length + l + 1) * heads * e);
+      const Indices at(Shape{1}, {static_cast<int32_t>(l)}, c.device);
+      check_close(state->step(position(q), position(k), position(v), at), expected, reduction);
+    }
+  });
+}
+
+TEST_CASE("encoder: every kind of attention trains without a causal mask, with padding") {
+  for (const AttentionKind* kind : attention_kinds()) {
+    if (!kind->full) continue;
+    CAPTURE(kind->name);
+    const Encoder encoder({.layers = 2, .heads = heads, .head_dim = e, .feed_forward = 16, .attention = small(*kind)},
+                          false, Key{1});
+    const Tensor x = random_tensor(Shape{batch, length, heads * e}, 4);
+    const Indices lengths(Shape{batch}, {7, static_cast<int32_t>(length)});
+    Tape tape;
+    const Tensor y = encoder(x, {.lengths = lengths, .key = Key{2}});
+    CHECK_EQ(y.shape(), x.shape());
+    const Gradients gradients = tape.backward(sum(relu(y)));
+    Parameters parameters;
+    encoder.append_parameters(parameters, "encoder");
+    for (const NamedTensor& parameter : parameters) {
+      CAPTURE(parameter.name);
+      const std::vector<float> g = gradients.of(parameter.tensor).to_vector();
+      CHECK(std::any_of(g.begin(), g.end(), [](float number) { return number != 0; }));
+    }
+  }
+}
