@@ -210,7 +210,8 @@ TEST_CASE("structure: bench kernels measures every kernel of the contract") {
 }
 
 #if RUNNEL_CUDA_IS_EMULATED
-// By this process, whose test files run in alphabetical order, or by those before that left their list in $SIMT_LAUNCHED.
+// By this process, whose test files run in alphabetical order, or by those before that left their list in
+// $SIMT_LAUNCHED.
 TEST_CASE("structure: the tests have launched every CUDA kernel of the contract") {
   if (!has_sources()) return;
   std::ifstream before(from_environment("SIMT_LAUNCHED", ""));
