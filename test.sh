@@ -33,14 +33,16 @@ build() {  # build <preset> [targets]
 # were skipped; counts
 run() {
   echo "-- ctest --test-dir $*"
-  local report=$work/report.xml
+  local report=$work/report.xml status=0 t f s
   rm -f "$report"
-  ctest --test-dir "$1" --parallel "$(nproc)" --no-tests=error --output-on-failure --output-junit "$report" "${@:2}" || true
+  ctest --test-dir "$1" --parallel "$(nproc)" --no-tests=error --output-on-failure --output-junit "$report" "${@:2}" ||
+    status=$?
   grep -aoh 'MESSAGE: skipped: .*' "$1/Testing/Temporary/LastTest.log" | cut -d' ' -f2- | sort | uniq -c || true
-  count() { grep -m 1 -oP "^\s+$1=\"\K\d+" "$report" 2>/dev/null || echo "$2"; }
-  local f s
-  f=$(count failures 1) s=$(count skipped 0)  # no report: ctest itself failed
-  passed=$((passed + $(count tests 1) - f - s)) failed=$((failed + f)) skipped=$((skipped + s))
+  count() { grep -m 1 -oP "^\s+$1=\"\K\d+" "$report" 2>/dev/null || echo 0; }
+  t=$(count tests) f=$(count failures) s=$(count skipped)
+  passed=$((passed + t - f - s)) skipped=$((skipped + s))
+  [ "$status" -eq 0 ] || [ "$f" -gt 0 ] || f=1  # ctest itself failed
+  failed=$((failed + f))
 }
 
 echo "== format"
