@@ -1,96 +1,89 @@
 #!/usr/bin/env bash
-# Builds and runs all tests:
-#   release    as it is shipped, without CUDA
-#   sanitize   under AddressSanitizer and UndefinedBehaviorSanitizer, with the CUDA kernels run by tests/simt: everything
-#              once, then the ops with three more orders of threads
+# Builds and runs all tests, with ctest:
+#   format     the sources are as clang-format 14 writes them
+#   release    as it is shipped, without CUDA; and the library as other projects find it
+#   sanitize   under AddressSanitizer and UndefinedBehaviorSanitizer, with the CUDA kernels on the emulator in tests/simt:
+#              everything once, then the ops with three more orders of threads
 #   thread     the same under ThreadSanitizer: the ops, in one order
 #   cuda       compiled by nvcc, and run if there is a GPU
-# On a machine without the CUDA toolkit, the first two, without the kernels.
+# On a machine without the CUDA toolkit, the first three, without the kernels.
 # Closes with the line "N passed, N failed, N skipped". Exit status 0 means that none failed.
 set -euo pipefail
 cd "$(dirname "$0")"
 ./setup.sh
 
 export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
-export OMP_WAIT_POLICY=passive  # who waits leaves the core to others: on a busy machine this saves minutes
+export OMP_WAIT_POLICY=passive  # waiting threads leave the core to others: on a busy machine this saves minutes
 passed=0 failed=0 skipped=0
-logs=$(mktemp -d)
-set -m  # each job is a process group of its own, so that none outlives an interrupt
-trap 'for job in $(jobs -p); do kill -- "-$job" 2>/dev/null || true; done; rm -rf "$logs"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+skip() {
+  echo "skipped: 1 test, $1"
+  skipped=$((skipped + 1))
+}
 
 build() {  # build <preset> [targets]
   echo "== $1"
-  cmake --preset "$1" >/dev/null
+  cmake --preset "$1" -DRUNNEL_WERROR=ON >/dev/null
   cmake --build --preset "$1" ${2:+--target "${@:2}"}
 }
 
-# start [VARIABLE=value] <test program> [its arguments]: runs it beside others, one for each core
-started=0
-start() {
-  while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done
-  started=$((started + 1))
-  { echo "-- $*"; env "$@" && echo "status 0" || echo "status $?"; } >"$logs/$(printf %03d "$started")" 2>&1 &
+# run <preset's build folder> [ctest's arguments]: as many tests at once as there are cores; shows failures, and why tests
+# were skipped; counts
+run() {
+  echo "-- ctest --test-dir $*"
+  local report=$work/report.xml status=0 t f s
+  rm -f "$report"
+  ctest --test-dir "$1" --parallel "$(nproc)" --no-tests=error --output-on-failure --output-junit "$report" "${@:2}" ||
+    status=$?
+  grep -aoh 'MESSAGE: skipped: .*' "$1/Testing/Temporary/LastTest.log" | cut -d' ' -f2- | sort | uniq -c || true
+  count() { grep -m 1 -oP "^\s+$1=\"\K\d+" "$report" 2>/dev/null || echo 0; }
+  t=$(count tests) f=$(count failures) s=$(count skipped)
+  passed=$((passed + t - f - s)) skipped=$((skipped + s))
+  [ "$status" -eq 0 ] || [ "$f" -gt 0 ] || f=1  # ctest itself failed
+  failed=$((failed + f))
 }
 
-finish() {  # waits for all, shows and counts what they said
-  wait
-  local log p f
-  for log in "$logs"/*; do
-    cat "$log"
-    # [doctest] test cases: 20 | 20 passed | 0 failed | 0 skipped
-    read -r p f <<<"$(grep -a '^\[doctest\] test cases:' "$log" | tail -n 1 | grep -oE '[0-9]+ (passed|failed)' | cut -d' ' -f1 | xargs)" || true
-    grep -qa '^status 0$' "$log" || [ "${f:-0}" -gt 0 ] || f=1  # it died
-    passed=$((passed + ${p:-0})) failed=$((failed + ${f:-0}))
-    skipped=$((skipped + $(grep -ac 'skipped: 1 test' "$log" || true)))
-    rm "$log"
-  done
-}
-
-ops=$(sed -n '/^set(OPS/,/)/p' CMakeLists.txt | tr -d ')' | cut -d'(' -f2 | tr -s ' \n' ' ' | sed 's/^OPS //')
-on_devices=$(for op in $ops; do printf '*test_%s.cpp,' "${op##*/}"; done)
-
-slow='*memory*,RAdam: twelve*,*four-point*,*by differences*,*distribution of*'  # and no new kernel in them
-
-# All tests of a program, in parts that take about as long.
-start_all() {
-  start "$1" -sf='*test_apps.cpp' "${@:2}"
-  start "$1" -sf='*test_image_apps.cpp' "${@:2}"
-  start "$1" -sfe='*test_apps.cpp,*test_image_apps.cpp' "${@:2}"
-}
+echo "== format"
+status=0
+./format.sh --check || status=$?
+case $status in
+  0) passed=$((passed + 1)) ;;
+  2) skip "of the formatting" ;;
+  *) failed=$((failed + 1)); echo "./format.sh formats them" ;;
+esac
 
 build release
-start_all build/runnel_tests
-finish
+run build
+
+slow='memory|twelve|four-point|by differences|distribution of'  # and no kernel is in them alone
 
 if ! { command -v nvcc || ls /usr/local/cuda/bin/nvcc; } >/dev/null 2>&1; then
-  echo "skipped: 1 test, of the CUDA kernels: there is no nvcc (developer.nvidia.com/cuda-downloads)"
-  skipped=$((skipped + 1))
+  skip "of the CUDA kernels: there is no nvcc (developer.nvidia.com/cuda-downloads)"
   cmake --preset sanitize -DRUNNEL_CUDA=OFF >/dev/null
   cmake --build --preset sanitize
-  start_all build-sanitize/runnel_tests
-  finish
+  run build-sanitize
 else
   build sanitize
-  start_all build-sanitize/runnel_tests -tce='nvcc*'  # which says the same in every build
-  start build-sanitize/tests/simt/simt_tests
-  for seed in 1 2 3; do
-    start SIMT_SEED=$seed build-sanitize/runnel_tests -sf="${on_devices%,}" -tce="$slow,*gradients*"
-  done
-  finish
+  all_launched='structure: the tests have launched every CUDA kernel'
+  SIMT_LAUNCHED=$work/launched run build-sanitize -E "^nvcc|^$all_launched"  # nvcc says the same in every build
+  SIMT_LAUNCHED=$work/launched run build-sanitize -R "^$all_launched"
+  for seed in 1 2 3; do SIMT_SEED=$seed run build-sanitize -L ops -E "$slow|gradient"; done
 
   build thread simt_tests runnel_tests  # one thread of OpenMP: of those ThreadSanitizer does not know the barriers
-  start SIMT_SEED=3 build-thread/tests/simt/simt_tests
-  start OMP_NUM_THREADS=1 SIMT_SEED=3 build-thread/runnel_tests -sf="${on_devices%,}" -tce="$slow,the number of threads*"
-  finish
+  export OMP_NUM_THREADS=1 SIMT_SEED=3
+  run build-thread -L 'ops|detector' -E "$slow|the number of threads"
+  unset OMP_NUM_THREADS SIMT_SEED
 
   if nvidia-smi >/dev/null 2>&1; then
     build cuda
-    start build-cuda/runnel_tests
-    finish
+    run build-cuda
   else
     build cuda runnel_cuda  # compiled for all architectures; there is no GPU to run it on
   fi
 fi
 
+echo "in $((SECONDS / 60)) min $((SECONDS % 60)) s:"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

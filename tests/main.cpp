@@ -1,5 +1,5 @@
-// The test program: doctest's. With --skip-status=N, a run in which nothing failed and some test said "skipped: ..." ends
-// with status N, by which ctest knows it.
+// The test program: doctest's. With --skip-status=N, a run in which nothing failed and some test said "skipped: ..."
+// ends with status N, by which ctest knows it.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 

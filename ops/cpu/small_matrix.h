@@ -70,6 +70,11 @@ inline void multiply_transposed(const Matrix& c, const Matrix& a, const Matrix& 
   product<true>(c, a, b, store, terms);
 }
 
+#if !__has_builtin(__builtin_shufflevector)  // g++ 11
+using Choice = int32_t __attribute__((vector_size(sizeof(Lanes))));
+#define __builtin_shufflevector(above, below, ...) __builtin_shuffle(above, below, Choice{__VA_ARGS__})
+#endif
+
 // Exchanges the off-diagonal blocks of every 2 size x 2 size block on the diagonal: lane l of a new row comes from lane
 // l of one old row or lane l ^ size of the other.
 template <int size, int... l>
