@@ -16,6 +16,7 @@ namespace {
 struct Gpu {
   std::string problem;  // why there is none
   cudaStream_t stream = nullptr;
+  cudaMemPool_t pool = nullptr;
   int device = 0, multiprocessors = 0, shared_memory = 0;
 
   Gpu() {
@@ -27,7 +28,6 @@ struct Gpu {
                 "; compute on the CPU with --device cpu";
       return;
     }
-    cudaMemPool_t pool = nullptr;
     check_cuda(cudaGetDevice(&device), "cudaGetDevice");
     check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
                "cudaDeviceGetAttribute");
@@ -94,8 +94,17 @@ void synchronize() { check_cuda(cudaStreamSynchronize(stream()), "the kernels be
 
 int64_t free_memory() {
   size_t free = 0, total = 0;
+  uint64_t reserved = 0, used = 0;  // by the pool, from which released memory does not go back
   check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  return static_cast<int64_t>(free);
+  check_cuda(cudaMemPoolGetAttribute(gpu().pool, cudaMemPoolAttrReservedMemCurrent, &reserved),
+             "cudaMemPoolGetAttribute");
+  check_cuda(cudaMemPoolGetAttribute(gpu().pool, cudaMemPoolAttrUsedMemCurrent, &used), "cudaMemPoolGetAttribute");
+  return static_cast<int64_t>(free + reserved - used);
+}
+
+void trim_memory() {
+  synchronize();  // what is released on the stream is then free
+  check_cuda(cudaMemPoolTrimTo(gpu().pool, 0), "cudaMemPoolTrimTo");
 }
 
 void* capture(const std::function<void()>& work) {

@@ -5,7 +5,7 @@
 namespace runnel::cuda {
 
 // One of n categories from softmax(logits / temperature), by inverting its cumulative sum at u, in (0, 1): in the order
-// of ops/draw.h, so that both draw the same.
+// of ops/cpu/draw.h, so that both draw the same.
 __device__ inline int64_t draw_category(const float* logits, int64_t n, float temperature, float u) {
   float largest = logits[0];
   for (int64_t i = 1; i < n; ++i) largest = largest < logits[i] ? logits[i] : largest;

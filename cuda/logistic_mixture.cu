@@ -16,6 +16,7 @@ namespace {
 
 constexpr int block = 64;
 constexpr float min_log_scale = -7;
+constexpr float log_unit_width = -4.84811636f;  // log(2 / 255), for a scale of 1
 
 // Unlike fmaxf it keeps NaN.
 __device__ float limited(float log_scale) { return log_scale < min_log_scale ? min_log_scale : log_scale; }
@@ -24,21 +25,25 @@ __device__ float log_sigmoid(float x) { return fminf(x, 0) - log1pf(expf(-fabsf(
 
 // The interval of a byte as one component sees it.
 struct Bin {
-  float inverse_scale, a, b, width;
+  float log_scale, inverse_scale, a, b, width;
   bool first, last;
 
-  __device__ Bin(int32_t byte, float mean, float log_scale)
-      : inverse_scale(expf(-limited(log_scale))),
+  __device__ Bin(int32_t byte, float mean, float given_log_scale)
+      : log_scale(limited(given_log_scale)),
+        inverse_scale(expf(-log_scale)),
         a((static_cast<float>(2 * byte - 256) / 255 - mean) * inverse_scale),
         b((static_cast<float>(2 * byte - 254) / 255 - mean) * inverse_scale),
         width(inverse_scale * 2 / 255),
         first(byte == 0),
         last(byte == 255) {}
 
+  // A scale so large that 1 - exp(-width) is width: from a log_scale of 9 on. Both may underflow.
+  __device__ bool is_wide() const { return width < 1e-6f; }
+
   __device__ float log_probability() const {
     if (first) return log_sigmoid(b);
     if (last) return log_sigmoid(-a);
-    return log_sigmoid(-a) + log_sigmoid(b) + logf(-expm1f(-width));
+    return log_sigmoid(-a) + log_sigmoid(b) + (is_wide() ? log_unit_width - log_scale : logf(-expm1f(-width)));
   }
   __device__ float dmean() const {  // of -log p
     return inverse_scale * ((last ? 0 : sigmoid(-b)) - (first ? 0 : sigmoid(a)));
@@ -46,7 +51,7 @@ struct Bin {
   __device__ float dlog_scale() const {  // of -log p, where the scale is not at its minimum
     if (first) return b * sigmoid(-b);
     if (last) return -a * sigmoid(a);
-    return b * sigmoid(-b) - a * sigmoid(a) + width / expm1f(width);
+    return b * sigmoid(-b) - a * sigmoid(a) + (is_wide() ? 1 : width / expm1f(width));
   }
 };
 

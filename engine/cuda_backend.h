@@ -14,6 +14,7 @@ void release(void* memory);
 void copy(void* to, const void* from, size_t bytes, bool to_host);
 void synchronize();
 int64_t free_memory();
+void trim_memory();
 void* capture(const std::function<void()>& work);  // a graph that is ready to launch
 void launch_graph(void* graph);
 void destroy_graph(void* graph);

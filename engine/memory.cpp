@@ -1,11 +1,14 @@
 #include "engine/memory.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <limits>
+#include <list>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "engine/check.h"
 #include "engine/cuda_backend.h"
 #include "engine/dispatch.h"
+#include "engine/numerics.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define RUNNEL_POOL 0  // every tensor its own allocation, so that a sanitizer sees its ends
@@ -23,46 +27,7 @@
 namespace runnel {
 namespace {
 
-// Training asks for the same few sizes in every step, so a free list per exact size serves nearly all of it, and
-// the operating system is spared from mapping and zeroing the same pages again and again. CUDA has a pool of its own.
-struct Pool {
-  std::mutex mutex;
-  std::unordered_map<size_t, std::vector<void*>> free;
-
-  void* take(size_t bytes) {
-    auto found = free.find(bytes);
-    if (found == free.end() || found->second.empty()) return nullptr;
-    void* memory = found->second.back();
-    found->second.pop_back();
-    return memory;
-  }
-
-  void trim() {
-    for (auto& [bytes, list] : free)
-      for (void* memory : list) std::free(memory);
-    free.clear();
-  }
-};
-
-Pool& pool() {
-  static Pool* the_pool = new Pool;  // never destroyed: tensors with static storage may outlive any order of ours
-  return *the_pool;
-}
-
-struct Counter {
-  std::atomic<int64_t> live{0}, peak{0};
-  void add(int64_t bytes) {
-    const int64_t now = live += bytes;
-    for (int64_t before = peak; before < now && !peak.compare_exchange_weak(before, now);) {
-    }
-  }
-};
-Counter counters[2];
-Counter& counter(Device device) { return counters[device == Device::cuda]; }
-
 constexpr size_t alignment = 64;
-size_t round_up(size_t bytes) { return bytes ? (bytes + alignment - 1) / alignment * alignment : alignment; }
-
 constexpr size_t huge_page = size_t{2} << 20;
 
 // Large blocks lie on huge pages where the system grants them: fewer page faults and fewer misses of the TLB.
@@ -75,35 +40,118 @@ void* allocate_from_system(size_t bytes) {
   return memory;
 }
 
-void* allocate_cpu(size_t bytes) {
-  Pool& pool = runnel::pool();
-  const std::lock_guard lock(pool.mutex);
-  void* memory = pool.take(bytes);
-  if (!memory) memory = allocate_from_system(bytes);
-  if (!memory) {
-    pool.trim();
-    memory = allocate_from_system(bytes);
+// The CPU's memory; CUDA has a pool of its own. Training allocates the same few sizes in every step, so free blocks are
+// kept in one list per exact size, which serves nearly all of it and spares the system from mapping and zeroing the
+// same pages again and again. Other programs allocate new sizes all the time (a sequence that grows), so at most as
+// much is kept free as was ever in use at once; beyond that, the sizes that were not used for longest go.
+class Pool {
+ public:
+  void* allocate(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    void* memory = take(bytes);
+    if (!memory) memory = allocate_from_system(bytes);
+    if (!memory) {
+      free_until(0);
+      memory = allocate_from_system(bytes);
+    }
+    if (memory) most_used_ = std::max(most_used_, used_ += bytes);
+    return memory;
   }
-  return memory;
+
+  void release(void* memory, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    used_ -= bytes;
+    if (!RUNNEL_POOL) return std::free(memory);
+    const auto [found, is_new] = by_size_.try_emplace(bytes);
+    if (is_new) found->second = sizes_.insert(sizes_.begin(), Size{bytes, {}});
+    use(found->second);
+    found->second->free.push_back(memory);
+    kept_ += bytes;
+    free_until(std::max(most_used_, least_kept));
+  }
+
+  void trim() {
+    const std::lock_guard lock(mutex_);
+    free_until(0);
+    most_used_ = used_;
+  }
+
+  size_t kept() {
+    const std::lock_guard lock(mutex_);
+    return kept_;
+  }
+
+ private:
+  static constexpr size_t least_kept = size_t{64} << 20;
+  struct Size {
+    size_t bytes;
+    std::vector<void*> free;
+  };
+  using Sizes = std::list<Size>;
+
+  void use(Sizes::iterator size) { sizes_.splice(sizes_.begin(), sizes_, size); }
+
+  void* take(size_t bytes) {
+    const auto found = by_size_.find(bytes);
+    if (found == by_size_.end()) return nullptr;
+    use(found->second);
+    std::vector<void*>& free = found->second->free;
+    if (free.empty()) return nullptr;
+    void* memory = free.back();
+    free.pop_back();
+    kept_ -= bytes;
+    return memory;
+  }
+
+  void free_until(size_t kept) {
+    while (kept_ > kept) {
+      Size& oldest = sizes_.back();
+      for (; kept_ > kept && !oldest.free.empty(); oldest.free.pop_back(), kept_ -= oldest.bytes)
+        std::free(oldest.free.back());
+      if (!oldest.free.empty()) return;
+      by_size_.erase(oldest.bytes);
+      sizes_.pop_back();
+    }
+  }
+
+  std::mutex mutex_;
+  Sizes sizes_;  // the last used comes first
+  std::unordered_map<size_t, Sizes::iterator> by_size_;
+  size_t used_ = 0, most_used_ = 0, kept_ = 0;  // bytes
+};
+
+Pool& pool() {
+  static Pool* const the_pool = new Pool;  // never destroyed: tensors with static storage may be destroyed later
+  return *the_pool;
 }
 
-void release_cpu(void* memory, size_t bytes) {
-  if (!RUNNEL_POOL) return std::free(memory);
-  Pool& pool = runnel::pool();
-  const std::lock_guard lock(pool.mutex);
-  pool.free[bytes].push_back(memory);
-}
+struct Counter {
+  std::atomic<int64_t> live{0}, peak{0}, limit{std::numeric_limits<int64_t>::max()};
+  void add(int64_t bytes) {
+    const int64_t now = live += bytes;
+    for (int64_t before = peak; before < now && !peak.compare_exchange_weak(before, now);) {
+    }
+  }
+};
+Counter counters[2];
+Counter& counter(Device device) { return counters[device == Device::cuda]; }
+
+size_t round_up(size_t bytes) { return bytes ? (bytes + alignment - 1) / alignment * alignment : alignment; }
 
 }  // namespace
 
 void* allocate(size_t bytes, Device device) {
+  flush_subnormals();
+  const int64_t limit = counter(device).limit;
   void* memory = nullptr;
-  if (device == Device::cpu)
-    memory = allocate_cpu(round_up(bytes));
-  else if constexpr (with_cuda)
-    memory = cuda::allocate(bytes);
-  else
-    fail(why_unavailable(device));
+  if (counter(device).live + static_cast<int64_t>(bytes) <= limit) {
+    if (device == Device::cpu)
+      memory = pool().allocate(round_up(bytes));
+    else if constexpr (with_cuda)
+      memory = cuda::allocate(bytes);
+    else
+      fail(why_unavailable(device));
+  }
   check(memory, "out of memory on ", name(device), ": asked for ", bytes, " bytes with ", memory_use(device).live,
         " bytes in use; make the batch, the length or the model smaller");
   counter(device).add(static_cast<int64_t>(bytes));
@@ -114,7 +162,7 @@ void release(void* memory, size_t bytes, Device device) {
   counter(device).add(-static_cast<int64_t>(bytes));
   if constexpr (with_cuda)
     if (device == Device::cuda) return cuda::release(memory);
-  release_cpu(memory, round_up(bytes));
+  pool().release(memory, round_up(bytes));
 }
 
 void copy(void* to, Device to_device, const void* from, Device from_device, size_t bytes) {
@@ -125,14 +173,71 @@ void copy(void* to, Device to_device, const void* from, Device from_device, size
   std::memcpy(to, from, bytes);
 }
 
-MemoryUse memory_use(Device device) { return {counter(device).live, counter(device).peak}; }
+MemoryUse memory_use(Device device) {
+  return {counter(device).live, counter(device).peak,
+          device == Device::cpu ? static_cast<int64_t>(pool().kept()) : int64_t{0}};
+}
 
 void reset_peak(Device device) { counter(device).peak = counter(device).live.load(); }
+void limit_memory(Device device, int64_t bytes) { counter(device).limit = bytes; }
+
+void trim_memory(Device device) {
+  if constexpr (with_cuda)
+    if (device == Device::cuda) return cuda::trim_memory();
+  pool().trim();
+}
+
+namespace {
+
+constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
+
+// The number after `name` in a file of lines "name: number unit"; with an empty name, that with which the file begins.
+int64_t number_in(const std::string& path, const std::string& name, int64_t otherwise) {
+  std::ifstream file(path);
+  std::string word;
+  while (!name.empty() && file >> word && word != name) {
+  }
+  int64_t number = 0;
+  return file >> number ? number : otherwise;
+}
+
+// What a control group and those above it leave: their limits, less what is used, of which the pages of files that were
+// not read lately can be had back.
+int64_t left_by_groups(const std::string& folder, std::string group, const std::string& limit, const std::string& used,
+                       const std::string& inactive) {
+  int64_t left = unlimited;
+  for (;; group.resize(group.rfind('/'))) {
+    const std::string at = folder + group + "/";
+    const int64_t allowed = number_in(at + limit, "", unlimited);
+    if (allowed < int64_t{1} << 60)  // v1 says "unlimited" by a number near 2^63
+      left = std::min(left, allowed - number_in(at + used, "", 0) + number_in(at + "memory.stat", inactive, 0));
+    if (group.find('/') == std::string::npos) return std::max<int64_t>(left, 0);
+  }
+}
+
+}  // namespace
+
+int64_t available_memory(const std::string& root) {
+  int64_t available = number_in(root + "proc/meminfo", "MemAvailable:", unlimited >> 10) << 10;
+  std::ifstream groups(root + "proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // "4:memory:/path" (v1), "0::/path" (v2)
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1), group = line.substr(second + 1);
+    const std::string at = root + "sys/fs/cgroup";
+    if (controllers.empty())
+      available = std::min(available, left_by_groups(at, group, "memory.max", "memory.current", "inactive_file"));
+    else if (("," + controllers + ",").find(",memory,") != std::string::npos)
+      available = std::min(available, left_by_groups(at + "/memory", group, "memory.limit_in_bytes",
+                                                     "memory.usage_in_bytes", "total_inactive_file"));
+  }
+  return available;
+}
 
 int64_t free_memory(Device device) {
   if constexpr (with_cuda)
     if (device == Device::cuda) return cuda::free_memory();
-  return static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  return available_memory("/") + memory_use(device).cached;
 }
 
 }  // namespace runnel

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "engine/device.h"
 
@@ -15,15 +16,23 @@ void release(void* memory, size_t bytes, Device device);
 // but stream-ordered: kernels that are launched later see the result.
 void copy(void* to, Device to_device, const void* from, Device from_device, size_t bytes);
 
-// Bytes held by living tensors; what the pool keeps for reuse does not count.
+// In bytes.
 struct MemoryUse {
-  int64_t live;
-  int64_t peak;  // largest `live` since the last reset_peak
+  int64_t live;    // held by living tensors
+  int64_t peak;    // largest `live` since the last reset_peak
+  int64_t cached;  // released, but kept by the CPU's pool for reuse: at most as much as was ever in use, or 64 MiB
 };
 MemoryUse memory_use(Device device);
 void reset_peak(Device device);
-// Bytes that can still be allocated without swapping: what the machine, or the GPU, has available, what the process may
-// use of it (cgroup limits), and what the pool keeps for reuse.
+// Gives memory that is cached back to the system.
+void trim_memory(Device device);
+// Allocations that would make `live` larger than this fail as if there were no more memory.
+void limit_memory(Device device, int64_t bytes);
+
+// Bytes that can still be allocated without swapping: what the GPU, or available_memory, has left, and what is cached.
 int64_t free_memory(Device device);
+// Of the machine (MemAvailable), or what the control groups (v1 and v2) of this process leave if that is less. Reads
+// /proc and /sys below `root`.
+int64_t available_memory(const std::string& root = "/");
 
 }  // namespace runnel

@@ -4,6 +4,8 @@
 #include <immintrin.h>
 #endif
 
+#include <utility>
+
 #include "engine/check.h"
 
 namespace runnel {
@@ -30,10 +32,17 @@ void set_precision(Precision precision, Device device) {
 Precision precision() { return the_precision; }
 
 void flush_subnormals() {
+  thread_local bool done = false;
+  if (std::exchange(done, true)) return;
+  const auto flush = [] {
 #if defined(__x86_64__)
-  _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);          // results
-  _MM_SET_DENORMALS_ZERO_MODE(_MM_DENORMALS_ZERO_ON);  // operands
+    _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);          // results
+    _MM_SET_DENORMALS_ZERO_MODE(_MM_DENORMALS_ZERO_ON);  // operands
 #endif
+  };
+  flush();
+#pragma omp parallel  // in the workers that were started earlier; later ones inherit it
+  flush();
 }
 
 }  // namespace runnel

@@ -12,8 +12,9 @@ bool has_bf16();
 void set_precision(Precision precision, Device device = Device::cpu);
 Precision precision();
 
-// Enables FTZ/DAZ (flush subnormals to zero) in this thread and those it starts. Peaked heads underflow most features,
-// and subnormals are slow on x86.
+// Enables FTZ/DAZ (flush subnormals to zero) in this thread, its OpenMP workers and the threads it starts. Peaked heads
+// underflow most features, and subnormals are slow on x86. A thread's first allocation of a tensor calls this, so that
+// every program gets the same numbers; it also holds for what else that thread computes.
 void flush_subnormals();
 
 }  // namespace runnel

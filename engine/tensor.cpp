@@ -24,21 +24,27 @@ int64_t Shape::size() const {
   return product;
 }
 
+size_t Shape::index_of(int axis) const {
+  check(axis < rank_ && axis >= -rank_, "a tensor ", *this, " has no axis ", axis);
+  return static_cast<size_t>(axis < 0 ? rank_ + axis : axis);
+}
+
 Shape Shape::with_first(int64_t size) const {
   Shape shape = *this;
-  shape.sizes_[0] = size;
+  shape.sizes_[index_of(0)] = size;
   return shape;
 }
 
 Shape Shape::with_last(int64_t size) const {
   Shape shape = *this;
-  shape.sizes_[static_cast<size_t>(rank_ - 1)] = size;
+  shape.sizes_[index_of(-1)] = size;
   return shape;
 }
 
 Shape Shape::without_last() const {
   Shape shape = *this;
-  shape.sizes_[static_cast<size_t>(--shape.rank_)] = 0;  // unused entries are equal, as == expects
+  shape.sizes_[index_of(-1)] = 0;  // unused entries are equal, as == expects
+  --shape.rank_;
   return shape;
 }
 

@@ -23,14 +23,18 @@ class Shape {
   explicit Shape(const std::vector<int64_t>& sizes);  // throws if a size is negative or the product overflows
 
   int rank() const { return rank_; }
-  int64_t operator[](int axis) const { return sizes_[static_cast<size_t>(axis < 0 ? rank_ + axis : axis)]; }
-  int64_t size() const;                  // number of elements; 1 for rank 0
+  int64_t operator[](int axis) const {
+    return sizes_[index_of(axis)];
+  }                      // -1: the last. Throws if there is no such axis
+  int64_t size() const;  // number of elements; 1 for rank 0
+  // Rank 0 has no first or last axis: these throw.
   Shape with_first(int64_t size) const;  // the same shape with another first axis
   Shape with_last(int64_t size) const;   // the same shape with another last axis
   Shape without_last() const;            // all axes but the last: the shape of its rows
   bool operator==(const Shape&) const = default;
 
  private:
+  size_t index_of(int axis) const;
   std::array<int64_t, max_rank> sizes_{};
   int rank_ = 0;
 };

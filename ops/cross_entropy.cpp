@@ -10,9 +10,9 @@
 #include <cmath>
 
 #include "engine/check.h"
-#include "ops/draw.h"
+#include "ops/cpu/draw.h"
+#include "ops/cpu/math.h"
 #include "ops/kernels.h"
-#include "ops/math.h"
 #include "ops/ops.h"
 
 namespace runnel {

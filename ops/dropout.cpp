@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "engine/check.h"
+#include "ops/cpu/math.h"
 #include "ops/kernels.h"
-#include "ops/math.h"
 #include "ops/ops.h"
 
 namespace runnel {

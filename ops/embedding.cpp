@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "engine/check.h"
+#include "ops/cpu/math.h"
 #include "ops/kernels.h"
-#include "ops/math.h"
 #include "ops/ops.h"
 
 namespace runnel {

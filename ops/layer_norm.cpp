@@ -10,11 +10,11 @@
 #include <omp.h>
 
 #include <cmath>
-#include <vector>
 
 #include "engine/check.h"
+#include "ops/cpu/math.h"
+#include "ops/cpu/parallel.h"
 #include "ops/kernels.h"
-#include "ops/math.h"
 #include "ops/ops.h"
 
 namespace runnel {
@@ -40,11 +40,9 @@ const float* add_row(float* into, const float* x, const float* a, int64_t r, int
 
 void layer_norm_forward(float* y, float* mean, float* rstd, const float* x, const float* a, const float* gamma,
                         const float* beta, int64_t rows, int64_t d, float eps, Dropout dropout) {
-#pragma omp parallel if (rows * d >= parallel)
-  {
-    std::vector<float> row(static_cast<size_t>(d));
-#pragma omp for schedule(static)
-    for (int64_t r = 0; r < rows; ++r) {
+  parallel_shares(rows, rows * d >= parallel, [&](int64_t begin, int64_t end, int64_t) {
+    Tensor row(Shape{d});
+    for (int64_t r = begin; r < end; ++r) {
       float* const out = y + r * d;
       const float* const s = add_row(row.data(), x, a, r, d, dropout);
       float sum = 0, squares = 0;
@@ -59,24 +57,22 @@ void layer_norm_forward(float* y, float* mean, float* rstd, const float* x, cons
       mean[r] = m;
       rstd[r] = scale;
     }
-  }
+  });
 }
 
 void layer_norm_backward(float* dx, float* da, float* dgamma, float* dbeta, const float* dy, const float* x,
                          const float* a, const float* gamma, const float* mean, const float* rstd, int64_t rows,
                          int64_t d, Dropout dropout) {
   // Each thread sums over its own rows; the sums are added in the order of the threads.
-  const int threads = rows * d >= parallel ? omp_get_max_threads() : 1;
-  std::vector<float> partial(static_cast<size_t>(2 * d * threads));
-#pragma omp parallel num_threads(threads)
-  {
-    float* const dgamma_part = partial.data() + 2 * d * omp_get_thread_num();
+  Tensor partial = Tensor::full(Shape{omp_get_max_threads(), 2, d}, 0);
+  const auto work = [&](int64_t begin, int64_t end, int64_t thread) {
+    float* const dgamma_part = partial.data() + 2 * d * thread;
     float* const dbeta_part = dgamma_part + d;
-    std::vector<float> row(static_cast<size_t>(d));
-#pragma omp for schedule(static)
-    for (int64_t r = 0; r < rows; ++r) {
+    Tensor z_row(Shape{d});
+    float* const row = z_row.data();
+    for (int64_t r = begin; r < end; ++r) {
       float* const out = dx + r * d;
-      const float* const s = add_row(row.data(), x, a, r, d, dropout);
+      const float* const s = add_row(row, x, a, r, d, dropout);
       const float* const g = dy + r * d;
       float sum_g = 0, sum_gz = 0;
 #pragma omp simd reduction(+ : sum_g, sum_gz)
@@ -93,12 +89,13 @@ void layer_norm_backward(float* dx, float* da, float* dgamma, float* dbeta, cons
       for (int64_t j = 0; j < d; ++j) out[j] = rstd[r] * (g[j] * gamma[j] - mean_g - row[j] * mean_gz);
       if (da) apply_dropout(da + r * d, out, r * d, d, dropout);
     }
-  }
+  };
+  const int64_t parts = parallel_shares(rows, rows * d >= parallel, work);
   for (int64_t j = 0; j < d; ++j) {
     dgamma[j] = dbeta[j] = 0;
-    for (int t = 0; t < threads; ++t) {
-      dgamma[j] += partial[static_cast<size_t>(2 * d * t + j)];
-      dbeta[j] += partial[static_cast<size_t>(2 * d * t + d + j)];
+    for (int64_t t = 0; t < parts; ++t) {
+      dgamma[j] += partial.data()[2 * d * t + j];
+      dbeta[j] += partial.data()[2 * d * t + d + j];
     }
   }
 }

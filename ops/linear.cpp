@@ -1,24 +1,26 @@
 // y = dropout(activation(x w^T + b)), one pass over the rows of x.
 //
-// A thread takes a panel of rows at a time, small enough that its products stay in the core's cache, and does all there
-// is to do with it: forward, the product and then bias, activation and dropout in place; backward, with
-// g = dL/d(x w^T + b) of the panel,
+// A thread processes a panel of rows at a time, small enough that its products stay in the core's cache: forward, the
+// product and then bias, activation and dropout in place; backward, with g = dL/d(x w^T + b) of the panel,
 //   dx = g w,   dw += g^T x,   db += sum of g's rows.
 // Each thread adds up its own dw and db; they are summed at the end, in the order of the threads.
 #include <omp.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "engine/check.h"
-#include "ops/gemm.h"
+#include "ops/cpu/gemm.h"
+#include "ops/cpu/math.h"
+#include "ops/cpu/parallel.h"
 #include "ops/kernels.h"
-#include "ops/math.h"
 #include "ops/ops.h"
 
 namespace runnel {
 namespace {
 
 constexpr int64_t panel_rows = 128;
+int64_t panels(int64_t rows) { return (rows + panel_rows - 1) / panel_rows; }
 
 // y = activation(y + b)
 void finish(float* y, const float* b, int64_t rows, int64_t n, Activation activation) {
@@ -35,64 +37,76 @@ void finish(float* y, const float* b, int64_t rows, int64_t n, Activation activa
 void cpu::linear_forward(float* y, const float* x, const float* w, const float* b, int64_t rows, int64_t out,
                          int64_t in, Activation activation, Dropout dropout) {
   if (rows == 0 || out == 0) return;
-  const PackedMatrix wt(w, in, out, true);
-#pragma omp parallel for schedule(static)
-  for (int64_t first = 0; first < rows; first += panel_rows) {
-    const int64_t count = std::min(panel_rows, rows - first);
-    float* panel = y + first * out;
-    wt.multiply(panel, Operand(x + first * in, count * in), count);
-    finish(panel, b, count, out, activation);
-    if (dropout.p > 0) apply_dropout(panel, panel, first * out, count * out, dropout);
-  }
+  std::optional<PackedMatrix> wt;
+  if (in > 0) wt.emplace(w, in, out, true);
+  parallel_shares(panels(rows), true, [&](int64_t begin, int64_t end, int64_t) {
+    for (int64_t first = begin * panel_rows; first < std::min(rows, end * panel_rows); first += panel_rows) {
+      const int64_t count = std::min(panel_rows, rows - first);
+      float* panel = y + first * out;
+      if (wt)
+        wt->multiply(panel, Operand(x + first * in, count * in), count);
+      else
+        std::fill_n(panel, count * out, 0.0f);
+      finish(panel, b, count, out, activation);
+      if (dropout.p > 0) apply_dropout(panel, panel, first * out, count * out, dropout);
+    }
+  });
 }
 
 void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w,
                           const float* y, int64_t rows, int64_t out, int64_t in, Activation activation,
                           Dropout dropout) {
-  const PackedMatrix packed(w, out, in, false);
-  const int64_t threads = omp_get_max_threads();
-  Tensor dw_parts = Tensor::full(Shape{dw ? threads : 0, out, in}, 0);
-  Tensor db_parts = Tensor::full(Shape{db ? threads : 0, out}, 0);
+  if (rows == 0 || out == 0 || in == 0) {  // sums of nothing; db is overwritten below if there are numbers to add
+    if (dx) std::fill_n(dx, rows * in, 0.0f);
+    if (dw) std::fill_n(dw, out * in, 0.0f);
+    if (db) std::fill_n(db, out, 0.0f);
+    dx = dw = nullptr;
+  }
+  std::optional<PackedMatrix> packed;
+  if (dx) packed.emplace(w, out, in, false);
+  // Thread 0 adds up in dw and db themselves, the others each in a part.
+  const int64_t parts = omp_get_max_threads() - 1;
+  Tensor dw_parts(Shape{dw ? parts : 0, out, in}), db_parts(Shape{db ? parts : 0, out});
   const float kept = 1 / (1 - dropout.p);
 
-#pragma omp parallel
-  {
-    const int64_t thread = omp_get_thread_num();
-    float* dw_part = dw ? dw_parts.data() + thread * out * in : nullptr;
-    float* db_part = db ? db_parts.data() + thread * out : nullptr;
+  const auto work = [&](int64_t begin, int64_t end, int64_t thread) {
+    float* const dw_sum = !dw || thread == 0 ? dw : dw_parts.data() + (thread - 1) * out * in;
+    float* const db_sum = !db || thread == 0 ? db : db_parts.data() + (thread - 1) * out;
+    if (db_sum) std::fill_n(db_sum, out, 0.0f);
     Tensor g_panel(Shape{panel_rows, out});
-#pragma omp for schedule(static)
-    for (int64_t first = 0; first < rows; first += panel_rows) {
-      const int64_t count = std::min(panel_rows, rows - first), n = count * out;
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t first = panel * panel_rows, count = std::min(panel_rows, rows - first), n = count * out;
       const float* g = dy + first * out;
       if (activation == Activation::relu) {
         const float* y_panel = y + first * out;
         float* to = g_panel.data();
         for (int64_t i = 0; i < n; ++i) to[i] = y_panel[i] > 0 ? kept * g[i] : 0;
-        g = g_panel.data();
+        g = to;
       } else if (dropout.p > 0) {
-        apply_dropout(g_panel.data(), g, first * out, n, dropout);
-        g = g_panel.data();
+        float* to = g_panel.data();
+        apply_dropout(to, g, first * out, n, dropout);
+        g = to;
       }
       const Operand g_operand(g, n);
-      if (dx) packed.multiply(dx + first * in, g_operand, count);
-      if (dw) add_product(dw_part, g_operand, Operand(x + first * in, count * in), count, out, in);
+      if (dx) packed->multiply(dx + first * in, g_operand, count);
+      if (dw) transposed_product(dw_sum, g_operand, Operand(x + first * in, count * in), count, out, in, panel > begin);
       if (db)
         for (int64_t r = 0; r < count; ++r)
-          for (int64_t j = 0; j < out; ++j) db_part[j] += g[r * out + j];
+          for (int64_t j = 0; j < out; ++j) db_sum[j] += g[r * out + j];
     }
-  }
-  const auto add_parts = [threads](float* sum, const Tensor& parts, int64_t n) {
-    const float* part = parts.data();
+  };
+  const int64_t sums = parallel_shares(panels(rows), true, work);
+  const auto add_parts = [sums](float* sum, const Tensor& others, int64_t n) {
+    const float* part = others.data();
 #pragma omp parallel for simd schedule(static) if (n >= 1 << 15)
     for (int64_t i = 0; i < n; ++i) {
-      float total = part[i];
-      for (int64_t t = 1; t < threads; ++t) total += part[t * n + i];
+      float total = sum[i];
+      for (int64_t t = 0; t < sums - 1; ++t) total += part[t * n + i];
       sum[i] = total;
     }
   };
-  if (dw) add_parts(dw, dw_parts, out * in);
-  if (db) add_parts(db, db_parts, out);
+  if (sums > 1 && dw) add_parts(dw, dw_parts, out * in);
+  if (sums > 1 && db) add_parts(db, db_parts, out);
 }
 
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation activation, Dropout dropout) {
@@ -102,7 +116,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation acti
   check(!b || b.shape() == Shape{out}, "linear: b ", b.shape(), " does not match w ", w.shape());
   check_dropout("linear", dropout);
   device_of("linear", x, w, b);
-  const int64_t rows = in ? x.size() / in : 0;
+  const int64_t rows = x.shape().without_last().size();
   Tensor y(x.shape().with_last(out), x.device());
   DISPATCH(x.device(), linear_forward(y.data(), x.data(), w.data(), b.data(), rows, out, in, activation, dropout));
 

@@ -7,7 +7,7 @@
 // Neighbours share an edge and hence the same number, so the 256 probabilities telescope to 1. In float the difference
 // loses all its digits in a tail; the same thing as a product does not. With d = b - a = 2 / (255 s), known without a
 // subtraction,
-//   log p = log sigmoid(-a) + log sigmoid(b) + log(1 - exp(-d))
+//   log p = log sigmoid(-a) + log sigmoid(b) + log(1 - exp(-d))         where d underflows, log d = log(2/255) - log s
 //   d(log p)/da = -(sigmoid(a) + 1 / expm1(d)),  d(log p)/db = sigmoid(-b) + 1 / expm1(d)
 // and where these meet the 1 / expm1 either cancels (mu) or is multiplied by d (log_scale), so it needs no care:
 //   -d(log p)/dmu        = (sigmoid(-b) - sigmoid(a)) / s
@@ -22,7 +22,7 @@
 #include <limits>
 
 #include "engine/check.h"
-#include "ops/draw.h"
+#include "ops/cpu/draw.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 
@@ -30,27 +30,32 @@ namespace runnel {
 namespace {
 
 constexpr float min_log_scale = -7;
+constexpr float log_unit_width = -4.84811636f;  // log(2 / 255), for a scale of 1
 
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 float log_sigmoid(float x) { return std::min(x, 0.0f) - std::log1p(std::exp(-std::abs(x))); }
 
 // The interval of a byte as one component sees it.
 struct Bin {
-  float inverse_scale, a, b, width;
+  float log_scale, inverse_scale, a, b, width;
   bool first, last;
 
-  Bin(int32_t byte, float mean, float log_scale)
-      : inverse_scale(std::exp(-std::max(log_scale, min_log_scale))),
+  Bin(int32_t byte, float mean, float given_log_scale)
+      : log_scale(std::max(given_log_scale, min_log_scale)),
+        inverse_scale(std::exp(-log_scale)),
         a((static_cast<float>(2 * byte - 256) / 255 - mean) * inverse_scale),
         b((static_cast<float>(2 * byte - 254) / 255 - mean) * inverse_scale),
         width(inverse_scale * 2 / 255),
         first(byte == 0),
         last(byte == 255) {}
 
+  // A scale so large that 1 - exp(-width) is width: from a log_scale of 9 on. Both may underflow.
+  bool is_wide() const { return width < 1e-6f; }
+
   float log_probability() const {
     if (first) return log_sigmoid(b);
     if (last) return log_sigmoid(-a);
-    return log_sigmoid(-a) + log_sigmoid(b) + std::log(-std::expm1(-width));
+    return log_sigmoid(-a) + log_sigmoid(b) + (is_wide() ? log_unit_width - log_scale : std::log(-std::expm1(-width)));
   }
   float dmean() const {  // of -log p
     return inverse_scale * ((last ? 0 : sigmoid(-b)) - (first ? 0 : sigmoid(a)));
@@ -58,7 +63,7 @@ struct Bin {
   float dlog_scale() const {  // of -log p, where the scale is not at its minimum
     if (first) return b * sigmoid(-b);
     if (last) return -a * sigmoid(a);
-    return b * sigmoid(-b) - a * sigmoid(a) + width / std::expm1(width);
+    return b * sigmoid(-b) - a * sigmoid(a) + (is_wide() ? 1 : width / std::expm1(width));
   }
 };
 

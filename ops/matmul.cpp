@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/check.h"
-#include "ops/gemm.h"
+#include "ops/cpu/gemm.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 

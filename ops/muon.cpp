@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "ops/cpu/parallel.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 
@@ -44,8 +45,7 @@ void make_orthogonal(float* x, int64_t rows, int64_t columns) {
   const auto [a, b, c] = newton_schulz;
   const int64_t n = rows * columns, side = std::min(rows, columns);
   const bool tall = rows > columns;
-  const auto floats = [](int64_t count) { return std::vector<float>(static_cast<size_t>(count)); };
-  std::vector<float> gram = floats(side * side), gram2 = gram, product = floats(n);
+  Tensor gram(Shape{side, side}), gram2(Shape{side, side}), product(Shape{n});
   normalise(x, x, n);
   for (int i = 0; i < newton_schulz_steps; ++i) {
     cpu::matmul(gram.data(), x, x, side, side, n / side, tall, !tall);
@@ -61,15 +61,16 @@ void update(const MuonMatrix& matrix, const MuonStep& step) {
   const int64_t n = rows * columns;
   if (n == 0) return;
   const float momentum = static_cast<float>(step.momentum), rest = static_cast<float>(1 - step.momentum);
-  std::vector<float> x(static_cast<size_t>(n));
-  normalise(x.data(), gradient, n);
-  combine(m, momentum, m, rest, x.data(), n);
-  combine(x.data(), momentum, m, rest, x.data(), n);
-  make_orthogonal(x.data(), rows, columns);
+  Tensor update(Shape{rows, columns});
+  float* const x = update.data();
+  normalise(x, gradient, n);
+  combine(m, momentum, m, rest, x, n);
+  combine(x, momentum, m, rest, x, n);
+  make_orthogonal(x, rows, columns);
   const float size = static_cast<float>(step.size * std::sqrt(static_cast<double>(std::max(rows, columns))));
   const float decay = static_cast<float>(step.decay);
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) parameter[i] -= size * x[static_cast<size_t>(i)] + decay * parameter[i];
+  for (int64_t i = 0; i < n; ++i) parameter[i] -= size * x[i] + decay * parameter[i];
 }
 
 }  // namespace
@@ -77,8 +78,10 @@ void update(const MuonMatrix& matrix, const MuonStep& step) {
 // A thread takes whole matrices: small products lose more to waiting than they gain from helpers, and the result does
 // not depend on the number of threads.
 void cpu::muon_step(const MuonMatrix* matrices, int64_t count, MuonStep step) {
+  FirstError error;
 #pragma omp parallel for schedule(dynamic)
-  for (int64_t i = 0; i < count; ++i) update(matrices[i], step);
+  for (int64_t i = 0; i < count; ++i) error.guard([&] { update(matrices[i], step); });
+  error.rethrow();
 }
 
 void muon_step(std::vector<MuonUpdate> updates, const MuonStep& step) {

@@ -1,4 +1,4 @@
-#include "ops/math.h"
+#include "ops/cpu/math.h"
 #include "tests/check.h"
 
 using namespace runnel;

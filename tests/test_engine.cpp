@@ -1,5 +1,14 @@
 // Shapes, tensors, memory, the tape, random numbers: what every op relies on.
+#include <omp.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -50,6 +59,14 @@ TEST_CASE("Shape: what it refuses") {
   check_fails([] { Shape{int64_t{1} << 32, int64_t{1} << 32}; }, "too large");
   check_fails([] { Shape{int64_t{1} << 60}; }, "too large");
   check_fails([] { Shape{1, 1, 1, 1, 1, 1, 1}; }, "at most 6 axes, not 7");
+  check_fails([] { Shape{}[-1]; }, "a tensor [] has no axis -1");
+  check_fails([] { Shape{}[0]; }, "a tensor [] has no axis 0");
+  check_fails([] { Shape({2, 3})[2]; }, "a tensor [2,3] has no axis 2");
+  check_fails([] { Shape({2, 3})[-3]; }, "a tensor [2,3] has no axis -3");
+  check_fails([] { Shape{}.with_first(1); }, "has no axis 0");
+  check_fails([] { Shape{}.with_last(1); }, "has no axis -1");
+  check_fails([] { Shape{}.without_last(); }, "has no axis -1");
+  CHECK(Shape{2}.without_last() == Shape{});
 }
 
 TEST_CASE("Tensor: values, identity, storage") {
@@ -106,6 +123,110 @@ TEST_CASE("memory: live bytes follow the tensors, peak remembers the most") {
     CHECK(memory_use(device).live == before);
     reset_peak(device);
     CHECK(memory_use(device).peak == before);
+  }
+}
+
+TEST_CASE("memory: the CPU's pool keeps no more than was ever in use, whatever the number of sizes") {
+  trim_memory(Device::cpu);
+  CHECK(memory_use(Device::cpu).cached == 0);
+  const int64_t live = memory_use(Device::cpu).live, mib = int64_t{1} << 20;
+  reset_peak(Device::cpu);
+  int64_t total = 0, kept = 0;
+  for (int64_t i = 0; i < 1000; ++i) {  // as sampling does whose prefix grows by a byte per step
+    const Tensor x(Shape{mib / 4 + 16 * i}), y(Shape{mib / 4 + 16 * i + 8});
+    total += 4 * (x.size() + y.size());
+    kept = std::max(kept, memory_use(Device::cpu).cached);
+  }
+  CHECK(total > 2000 * mib);
+  CHECK(kept <= std::max(64 * mib, memory_use(Device::cpu).peak));
+  CHECK(memory_use(Device::cpu).live == live);
+}
+
+TEST_CASE("memory: a size that is used again comes from the pool, also when many others were in between") {
+  trim_memory(Device::cpu);
+  for (int step = 0; step < 3; ++step)
+    for (int64_t i = 1; i <= 100; ++i) {
+      const int64_t cached = memory_use(Device::cpu).cached;
+      const Tensor x(Shape{1000 * i});
+      if (step > 0 && cached > 0) CHECK(memory_use(Device::cpu).cached < cached);
+    }
+  trim_memory(Device::cpu);
+  CHECK(memory_use(Device::cpu).cached == 0);
+}
+
+TEST_CASE("limit_memory: more is refused as if there were none, and ops on several threads pass the error on") {
+  const auto unlimited = std::numeric_limits<int64_t>::max();
+  const auto all = [](const std::vector<Tensor>& x) {
+    Tape tape;
+    const Tensor h = linear(x[0], x[1], x[2], Activation::relu, {0.1f, Key{1}});
+    Gradients g = tape.backward(sum(add_layer_norm(h, h, x[2], x[2], {0.1f, Key{2}})));
+    Tensor m = Tensor::full(x[1].shape(), 0);
+    muon_step({{clone(x[1]), m, g.of(x[1])}}, {.momentum = 0.9, .size = 1, .decay = 0});
+    return g;
+  };
+  std::vector<Tensor> x{random_tensor(Shape{2000, 48}, 1), random_tensor(Shape{32, 48}, 2),
+                        random_tensor(Shape{32}, 3)};
+  for (Tensor& leaf : x) leaf.set_wants_grad();
+  for (const Precision precision : {Precision::f32, Precision::bf16}) {
+    if (precision == Precision::bf16 && !has_bf16()) continue;
+    set_precision(precision);
+    const std::vector<float> expected = all(x).of(x[1]).to_vector();
+    const int64_t live = memory_use(Device::cpu).live;
+    reset_peak(Device::cpu);
+    all(x);
+    const int64_t needed = memory_use(Device::cpu).peak - live;
+    constexpr int64_t steps = 200;
+    for (int64_t step = 0; step < steps; ++step) {
+      limit_memory(Device::cpu, live + needed * step / steps);
+      if (step < steps / 2)
+        check_fails([&] { all(x); }, "out of memory on cpu: asked for ");
+      else
+        try {  // how much is in use at once depends on the threads
+          all(x);
+        } catch (const Error&) {
+        }
+      limit_memory(Device::cpu, unlimited);
+      CHECK(memory_use(Device::cpu).live == live);
+    }
+    CHECK(all(x).of(x[1]).to_vector() == expected);
+  }
+  set_precision(Precision::f32);
+}
+
+TEST_CASE("available_memory: of the machine, or what a control group leaves, with the file pages that can be dropped") {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::temp_directory_path() / ("runnel-memory-" + std::to_string(getpid()));
+  const auto write = [&](const std::string& path, const std::string& text) {
+    fs::create_directories((root / path).parent_path());
+    std::ofstream(root / path) << text;
+  };
+  const auto available = [&] { return available_memory(root.string() + "/"); };
+  write("proc/meminfo", "MemTotal: 4000 kB\nMemFree:  10 kB\nMemAvailable:  3000 kB\n");
+  CHECK(available() == 3000 * 1024);
+  write("proc/self/cgroup", "0::/a/b\n");
+  write("sys/fs/cgroup/a/b/memory.max", "max\n");
+  CHECK(available() == 3000 * 1024);
+  write("sys/fs/cgroup/a/memory.max", "1000000\n");  // of the group above
+  write("sys/fs/cgroup/a/memory.current", "400000\n");
+  CHECK(available() == 600000);
+  write("sys/fs/cgroup/a/memory.stat", "anon 7\ninactive_file 1000\n");
+  CHECK(available() == 601000);
+  write("proc/self/cgroup", "4:cpu,memory:/c\n1:cpu:/c\n");  // v1
+  CHECK(available() == 3000 * 1024);
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  CHECK(available() == 3000 * 1024);
+  write("sys/fs/cgroup/memory/c/memory.limit_in_bytes", "5000\n");
+  write("sys/fs/cgroup/memory/c/memory.usage_in_bytes", "4000\n");
+  CHECK(available() == 1000);
+  write("sys/fs/cgroup/memory/c/memory.usage_in_bytes", "6000\n");
+  CHECK(available() == 0);
+  fs::remove_all(root);
+  CHECK(available_memory() > 0);
+  for (const Device device : devices()) {  // what is released counts as free, though it is kept
+    const int64_t free = free_memory(device);
+    { const Tensor x(Shape{int64_t{1} << 22}, device); }
+    synchronize(device);
+    CHECK(std::abs(free_memory(device) - free) < (device == Device::cuda ? 1 : int64_t{1} << 30));
   }
 }
 
@@ -406,21 +527,32 @@ TEST_CASE("guard: the first number that is not finite is named, forward and back
   CHECK_NOTHROW(run([&] { return add(good, bad); }));
 }
 
-TEST_CASE("flush_subnormals: tiny numbers count as 0 in a thread and those that it starts, and nowhere else") {
-  const auto product_of_tiny = [] {
+#if defined(__x86_64__)
+TEST_CASE("flush_subnormals: a thread's first tensor enables it, in the thread and in workers that it already has") {
+  constexpr unsigned subnormals = 0x1f80;      // MXCSR as a program starts: subnormals are computed
+  std::vector<int> before(4, 0), after(4, 1);  // whether a product is subnormal
+  const auto product_is_subnormal = [] {
     volatile float tiny = 1e-20f;
-    return tiny * tiny;
+    const volatile float product = tiny * tiny;
+    return product > 0 ? 1 : 0;
   };
-  CHECK(product_of_tiny() > 0);
-  std::vector<float> products(4, 1);
   std::thread([&] {
-    flush_subnormals();
-#pragma omp parallel for num_threads(2)
-    for (int i = 0; i < 4; ++i) products[static_cast<size_t>(i)] = product_of_tiny();
+#pragma omp parallel num_threads(4)
+    {
+      _mm_setcsr(subnormals);
+      before[static_cast<size_t>(omp_get_thread_num())] = product_is_subnormal();
+    }
+    const Tensor first(Shape{1});
+#pragma omp parallel num_threads(4)
+    after[static_cast<size_t>(omp_get_thread_num())] = product_is_subnormal();
   }).join();
-  CHECK(products == std::vector<float>(4, 0));
-  CHECK(product_of_tiny() > 0);
+  const auto threads = static_cast<size_t>(std::min(4, omp_get_max_threads()));
+  for (size_t t = 0; t < threads; ++t) {
+    CHECK(before[t] == 1);
+    CHECK(after[t] == 0);
+  }
 }
+#endif
 
 TEST_CASE("Philox 4x32-10: the known answers published with Random123") {
   CHECK(philox({0, 0, 0, 0}, {0, 0}) == Philox{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});

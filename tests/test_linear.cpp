@@ -51,6 +51,34 @@ TEST_CASE("linear with dropout is linear, then dropout") {
     }
 }
 
+TEST_CASE("linear: with no input numbers the output is activation(b), with none and no rows the gradients are zeros") {
+  for (const Device device : devices()) {
+    Tensor x(Shape{300, 0}, device), w(Shape{5, 0}, device), b = random_tensor(Shape{5}, 3, -1, 1, device);
+    for (Tensor* leaf : {&x, &w, &b}) leaf->set_wants_grad();
+    Tape tape;
+    const Tensor y = linear(x, w, b, Activation::relu);
+    CHECK(y.shape() == Shape{300, 5});
+    const std::vector<float> bias = b.to_vector(), values = y.to_vector();
+    for (size_t i = 0; i < values.size(); ++i) CHECK_EQ(values[i], std::max(bias[i % 5], 0.0f));
+    const Gradients g = tape.backward(sum(y));
+    for (size_t j = 0; j < 5; ++j) CHECK(g.of(b).to_vector()[j] == (bias[j] > 0 ? 300 : 0));
+    CHECK(g.of(w).shape() == w.shape());
+    const PackedLinear packed(w, b);
+    CHECK(linear(x, packed, Activation::relu).to_vector() == values);
+
+    Tensor no_rows(Shape{0, 3}, device), v = random_tensor(Shape{5, 3}, 4, -1, 1, device);
+    for (Tensor* leaf : {&no_rows, &v}) leaf->set_wants_grad();
+    Tape second;
+    const Gradients zeros = second.backward(sum(linear(no_rows, v, b)));
+    CHECK(zeros.of(v).to_vector() == std::vector<float>(15, 0));
+    CHECK(zeros.of(b).to_vector() == std::vector<float>(5, 0));
+    Tensor wide = random_tensor(Shape{4, 3}, 5, -1, 1, device), nothing(Shape{0, 3}, device);
+    for (Tensor* leaf : {&wide, &nothing}) leaf->set_wants_grad();
+    Tape third;
+    CHECK(third.backward(sum(linear(wide, nothing, {}))).of(wide).to_vector() == std::vector<float>(12, 0));
+  }
+}
+
 TEST_CASE("linear's gradients") {
   for (const Device device : devices())
     for (const auto& [rows, out, in] : {std::array<int64_t, 3>{3, 5, 7}, {3, 7, 5}, {270, 4, 3}, {1, 3, 3}})

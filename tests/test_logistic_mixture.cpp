@@ -48,6 +48,30 @@ Tensor repeated(const std::vector<float>& row, Device device) {
 
 }  // namespace
 
+TEST_CASE("logistic_mixture_nll: a very large scale is finite and right, with its gradient") {
+  // For a width d of a bin in units of the scale, p = d / 4 / cosh^2(..) -> d / 4: nll = log_scale - log(2 / 255) +
+  // log 4.
+  for (Device device : devices())
+    for (const float log_scale : {8.0f, 9.5f, 30.0f, 87.0f, 100.0f, 1000.0f}) {
+      CAPTURE(log_scale);
+      Tensor params(Shape{3, 6},
+                    {0.3f, -0.2f, 0, 0.1f, log_scale, log_scale, 0.3f, -0.2f, 0, 0.1f, log_scale, log_scale, 0.3f,
+                     -0.2f, 0, 0.1f, log_scale, log_scale},
+                    device);
+      params.set_wants_grad();
+      Tape tape;
+      const Tensor nll = logistic_mixture_nll(params, Indices(Shape{3}, {77, 0, 255}, device));
+      const double middle = log_scale - std::log(2 / 255.0) + std::log(4);
+      const double s = std::exp(-std::min(static_cast<double>(log_scale), 700.0));
+      const double tail = -std::log(sigmoid((1 / 255.0 - 1) * s));  // the means do not matter at these scales
+      CHECK_LE(distance(doubles(nll), {middle, tail, tail}), 1e-4);
+      const std::vector<double> g = doubles(tape.backward(sum(nll)).of(params));
+      for (size_t i = 0; i < 18; ++i) CHECK(std::isfinite(g[i]));
+      CHECK(g[4] + g[5] == doctest::Approx(1).epsilon(1e-3));  // dnll/dlog_scale of the byte in the middle
+      CHECK(std::abs(g[10]) < 1e-3);
+    }
+}
+
 TEST_CASE("logistic_mixture_nll is -log of the difference of sigmoids, for every byte, and of the tails at the ends") {
   for (Device device : devices())
     for (int64_t k : {1, 3, 10})

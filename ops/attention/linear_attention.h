@@ -16,9 +16,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "ops/cpu/math.h"
 #include "ops/cpu/sequences.h"
 #include "ops/kernels.h"
-#include "ops/math.h"
 
 namespace runnel::cpu {
 

@@ -34,9 +34,9 @@
 #include "engine/check.h"
 #include "ops/attention/arguments.h"
 #include "ops/attention/online_softmax.h"
+#include "ops/cpu/math.h"
 #include "ops/cpu/sequences.h"
 #include "ops/kernels.h"
-#include "ops/math.h"
 #include "ops/ops.h"
 
 namespace runnel {

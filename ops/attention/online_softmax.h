@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <limits>
 
+#include "ops/cpu/math.h"
 #include "ops/cpu/small_matrix.h"
 #include "ops/kernels.h"
-#include "ops/math.h"
 
 namespace runnel::cpu {
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "ops/cpu/math.h"
 #include "ops/kernels.h"
-#include "ops/math.h"
 #include "ops/ops.h"
 
 namespace runnel {

@@ -70,6 +70,7 @@ auto& device_memory = *new std::map<const char*, Block>;  // by address
 auto& null_stream = *new CUstream_st;
 auto& streams = *new std::set<CUstream_st*>{&null_stream};
 size_t device_bytes = 0;
+size_t pool_bytes = 0;  // the most that was ever in use since the pool was trimmed: it gives nothing back by itself
 bool device_at_work = false;                   // otherwise device memory is poisoned for AddressSanitizer
 std::map<const void*, size_t> dynamic_shared;  // by kernel: what cudaFuncSetAttribute allows
 CUmemPoolHandle_st default_pool;
@@ -187,6 +188,7 @@ void* allocate(size_t bytes) {
   device_memory[static_cast<char*>(memory)] = {bytes, true, false};
   set_usable(memory, true);
   device_bytes += bytes;
+  pool_bytes = std::max(pool_bytes, device_bytes);
   return memory;
 }
 
@@ -408,7 +410,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ke
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
   *total = total_memory();
-  *free_bytes = *total - std::min(device_bytes, *total);
+  *free_bytes = *total - std::min(pool_bytes, *total);
   return result(cudaSuccess);
 }
 
@@ -465,6 +467,18 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {
 }
 
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return result(cudaSuccess); }
+
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, void* value) {
+  if (attribute != cudaMemPoolAttrReservedMemCurrent && attribute != cudaMemPoolAttrUsedMemCurrent)
+    return result(cudaErrorInvalidValue);
+  *static_cast<uint64_t*>(value) = attribute == cudaMemPoolAttrUsedMemCurrent ? device_bytes : pool_bytes;
+  return result(cudaSuccess);
+}
+
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t least) {
+  pool_bytes = std::max(device_bytes, std::min(pool_bytes, least));
+  return result(cudaSuccess);
+}
 
 // Host memory is read at once: what CUDA does with memory that is not page-locked. A graph reads it at each launch.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {

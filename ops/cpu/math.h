@@ -13,7 +13,7 @@
 
 namespace runnel {
 
-inline float fast_exp(float x) {
+[[gnu::always_inline]] inline float fast_exp(float x) {
   constexpr float lowest = -87.33654f, highest = 88.72283f;  // logarithms of the smallest normal and largest float
   constexpr float shift = 0x1.8p23f;  // numbers this large have no fraction: adding it rounds to an integer
   const float shifted = x * 1.44269504f + shift;

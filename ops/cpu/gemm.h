@@ -15,8 +15,8 @@ void gemm(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_
 // rows and keep what they work on in their caches, and takes its operands in the precision of set_precision: as they
 // are, or rounded to bfloat16. Sums are float32 in either.
 
-// To the nearest bfloat16, ties to even.
-void round_to_bf16(uint16_t* to, const float* from, int64_t n);
+// To the nearest bfloat16, ties to even. Writes 2 n bytes, which may be read as any type afterwards.
+void round_to_bf16(void* to, const float* from, int64_t n);
 
 // Rows of numbers as operands of products; refers to `rows` where nothing is to be rounded.
 class Operand {
@@ -44,7 +44,7 @@ class PackedMatrix {
   std::unique_ptr<Layout> layout_;
 };
 
-// c[m,n] += a[rows,m]^T b[rows,n]
-void add_product(float* c, const Operand& a, const Operand& b, int64_t rows, int64_t m, int64_t n);
+// c[m,n] = a[rows,m]^T b[rows,n]; or, if told to add, c +=.
+void transposed_product(float* c, const Operand& a, const Operand& b, int64_t rows, int64_t m, int64_t n, bool add);
 
 }  // namespace runnel::cpu

@@ -1,6 +1,6 @@
 // oneDNN plans a product for its sizes, types and layouts, and compiles it; planning costs more than a small product,
 // so each thread keeps the plans that it has made.
-#include "ops/gemm.h"
+#include "ops/cpu/gemm.h"
 
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
@@ -87,18 +87,20 @@ void gemm(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_
         int{status});
 }
 
-void round_to_bf16(uint16_t* to, const float* from, int64_t n) {
+void round_to_bf16(void* to, const float* from, int64_t n) {
+  char* const bytes = static_cast<char*>(to);
   int64_t i = 0;
 #if defined(__AVX512BF16__)
   for (; i + 16 <= n; i += 16) {
     const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(from + i));
-    std::memcpy(to + i, &rounded, sizeof rounded);
+    std::memcpy(bytes + 2 * i, &rounded, sizeof rounded);
   }
 #endif
   // The upper half of the bits, rounded. An infinity stays one, NaN stays NaN.
   for (; i < n; ++i) {
     const uint32_t bits = std::bit_cast<uint32_t>(from[i]), rounded = bits + 0x7fff + (bits >> 16 & 1);
-    to[i] = static_cast<uint16_t>(((bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : rounded) >> 16);
+    const uint16_t upper = static_cast<uint16_t>(((bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : rounded) >> 16);
+    std::memcpy(bytes + 2 * i, &upper, sizeof upper);
   }
 }
 
@@ -106,7 +108,7 @@ Operand::Operand(const float* rows, int64_t n) : data_(const_cast<float*>(rows))
   if (precision() != Precision::bf16) return;
   rounded_ = std::make_unique<Storage>(static_cast<size_t>(n) * sizeof(uint16_t), Device::cpu);
   data_ = rounded_->data();
-  round_to_bf16(static_cast<uint16_t*>(data_), rows, n);
+  round_to_bf16(data_, rows, n);
 }
 
 struct PackedMatrix::Layout {
@@ -166,14 +168,14 @@ void PackedMatrix::multiply(float* c, const Operand& a, int64_t m) const {
   product->second.run(c, a.data(), storage.data());
 }
 
-void add_product(float* c, const Operand& a, const Operand& b, int64_t rows, int64_t m, int64_t n) {
-  static thread_local std::map<std::tuple<Precision, int64_t, int64_t, int64_t>, Product> products;
-  const auto key = std::make_tuple(precision(), rows, m, n);
+void transposed_product(float* c, const Operand& a, const Operand& b, int64_t rows, int64_t m, int64_t n, bool add) {
+  static thread_local std::map<std::tuple<Precision, int64_t, int64_t, int64_t, bool>, Product> products;
+  const auto key = std::make_tuple(precision(), rows, m, n, add);
   auto product = products.find(key);
   if (product == products.end())
     product = products
                   .emplace(key, Product(plan(matrix(m, rows, operand_type(), true), matrix(rows, n, operand_type()),
-                                             matrix(m, n, memory::data_type::f32), true)))
+                                             matrix(m, n, memory::data_type::f32), add)))
                   .first;
   product->second.run(c, a.data(), b.data());
 }

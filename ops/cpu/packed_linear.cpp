@@ -13,10 +13,10 @@
 
 #include "engine/check.h"
 #include "engine/numerics.h"
-#include "ops/gemm.h"
+#include "ops/cpu/gemm.h"
+#include "ops/cpu/small_matrix.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
-#include "ops/cpu/small_matrix.h"
 
 namespace runnel {
 namespace {
@@ -95,7 +95,7 @@ class cpu::PackedColumns {
               column < out && k < in ? w[column * in + k] : 0;
         }
       if (rounded_)
-        round_to_bf16(reinterpret_cast<uint16_t*>(to), panel.data(), static_cast<int64_t>(panel.size()));
+        round_to_bf16(to, panel.data(), static_cast<int64_t>(panel.size()));
       else
         std::copy(panel.begin(), panel.end(), to);
     }
@@ -111,8 +111,8 @@ class cpu::PackedColumns {
     for (int64_t r = 0; r < rows; ++r) {
       float* row = to + r * stride();
       if (rounded_) {
-        row[depth_ - 1] = 0;  // the second half of the last pair, if in is odd
-        round_to_bf16(reinterpret_cast<uint16_t*>(row), x + r * in_, in_);
+        std::memset(row + depth_ - 1, 0, sizeof(Pair));  // the second half of the last pair, if in is odd
+        round_to_bf16(row, x + r * in_, in_);
       } else {
         std::copy_n(x + r * in_, in_, row);
       }
@@ -159,7 +159,7 @@ std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers
     const Shape& w = layer.w_.shape();
     device_of("linear", x, layer.w_);
     check(x.shape().rank() >= 1 && x.shape()[-1] == w[1], "linear: x ", x.shape(), " does not match w ", w);
-    if (!layer.columns_) {
+    if (!layer.columns_ || w[1] == 0) {
       y.push_back(linear(x, layer.w_, layer.b_, activation));
       continue;
     }
