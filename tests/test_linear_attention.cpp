@@ -4,6 +4,7 @@
 
 #include "engine/numerics.h"
 #include "tests/check.h"
+#include "tests/memory_limit.h"
 
 using namespace runnel;
 using namespace runnel::test;
@@ -646,4 +647,12 @@ TEST_CASE("linear_attention that is not causal names the shapes that do not matc
       "linear_attention: length 7 of sequence 1 is not in [0, 6]");
   check_fails([&] { linear_attention(q, k, k); },
               "linear_attention: q [2,8,3,5] and k [2,6,3,5] must have the same length to be causal");
+}
+
+TEST_CASE("linear_attention: running out of memory is an error, forward and backward") {
+  const Tensor q = random_tensor(Shape{1, 2, 1, 1024}, 1).set_wants_grad();
+  check_out_of_memory([&] { linear_attention(q, q, q); });
+  Tape tape;
+  const Tensor loss = sum(linear_attention(q, q, q));
+  check_out_of_memory([&] { tape.backward(loss); });
 }

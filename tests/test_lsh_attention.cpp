@@ -6,6 +6,7 @@
 
 #include "ops/kernels.h"
 #include "tests/check.h"
+#include "tests/memory_limit.h"
 
 using namespace runnel;
 using namespace runnel::test;
@@ -19,6 +20,7 @@ struct Case {
   Lsh lsh;
   bool causal;
   Tensor q, v;
+  Indices lengths;  // or empty
   // B, L, H, E, M
   Case(const std::array<int64_t, 5>& sizes, const Lsh& how, bool is_causal, Device device)
       : b(sizes[0]),
@@ -179,15 +181,15 @@ void for_all(const std::vector<Shapes>& some, const std::function<void(const Cas
       }
 }
 
-// y, and the gradients of q and v for a random cotangent.
+// y, and the gradients of q and v for a random cotangent, or for the one given.
 struct Results {
   Tensor y, dy, dq, dv;
-  explicit Results(const Case& x) {
+  explicit Results(const Case& x, const Tensor& cotangent = {}) {
     Tensor q = x.q, v = x.v;
     for (Tensor* t : {&q, &v}) t->set_wants_grad();
     Tape tape;
-    y = lsh_attention(q, v, {x.causal}, x.lsh, key);
-    dy = random_tensor(Shape{y.size(), 1}, 4, -1, 1, y.device());
+    y = lsh_attention(q, v, {x.causal, x.lengths}, x.lsh, key);
+    dy = cotangent ? cotangent : random_tensor(Shape{y.size(), 1}, 4, -1, 1, y.device());
     const Gradients gradients = tape.backward(matmul(reshape(y, Shape{1, y.size()}), dy));
     dq = gradients.of(q);
     dv = gradients.of(v);
@@ -247,6 +249,41 @@ TEST_CASE("lsh_attention and its gradients equal their definitions, causal and n
     check_close(results.y, reference.y, reduction);
     check_close(results.dq, reference.dq, reduction);
     check_close(results.dv, reference.dv, reduction);
+  });
+}
+
+TEST_CASE("lsh_attention: padding changes no bit elsewhere, whatever stands there; its results and gradients are 0") {
+  for_all({{{3, 70, 2, 5, 33}, {3, 8, 16}}, {{3, 40, 1, 33, 4}, {2, 2, 40}}}, [](Case x) {
+    const std::vector<int32_t> lengths{static_cast<int32_t>(x.l), 0, 37};
+    x.lengths = Indices(Shape{x.b}, lengths, x.q.device());
+    const auto part = [&x](const Tensor& t, int64_t n, int64_t begin, int64_t end) {
+      const std::vector<float> all = t.to_vector();
+      const int64_t row = t.size() / (x.b * x.l);
+      return std::vector<float>(all.begin() + (n * x.l + begin) * row, all.begin() + (n * x.l + end) * row);
+    };
+    for (Tensor* t : {&x.q, &x.v}) {
+      std::vector<float> values = t->to_vector();
+      const int64_t row = t->size() / (x.b * x.l);
+      for (int64_t n = 0; n < x.b; ++n)
+        std::fill(values.begin() + (n * x.l + lengths[static_cast<size_t>(n)]) * row,
+                  values.begin() + (n + 1) * x.l * row, NAN);
+      *t = Tensor(t->shape(), values, t->device());
+    }
+    const Results padded(x);
+    for (int64_t n = 0; n < x.b; ++n) {
+      CAPTURE(n);
+      const int64_t length = lengths[static_cast<size_t>(n)];
+      for (const Tensor* t : {&padded.y, &padded.dq, &padded.dv})
+        for (const float number : part(*t, n, length, x.l)) CHECK(number == 0);
+      if (length == 0) continue;
+      Case alone({1, length, x.h, x.e, x.m}, x.lsh, x.causal, x.q.device());
+      alone.q = Tensor(alone.q.shape(), part(x.q, n, 0, length), x.q.device());
+      alone.v = Tensor(alone.v.shape(), part(x.v, n, 0, length), x.q.device());
+      const Results expected(alone, Tensor(Shape{alone.v.size(), 1}, part(padded.dy, n, 0, length), x.q.device()));
+      CHECK(part(padded.y, n, 0, length) == expected.y.to_vector());
+      CHECK(part(padded.dq, n, 0, length) == expected.dq.to_vector());
+      CHECK(part(padded.dv, n, 0, length) == expected.dv.to_vector());
+    }
   });
 }
 
@@ -388,4 +425,12 @@ TEST_CASE("lsh_attention names what does not fit") {
           lsh_attention(q, v, {}, {4, 32, chunk}, key);
         },
         "lsh_attention: chunk must be from 1 to 256, not " + std::to_string(chunk));
+}
+
+TEST_CASE("lsh_attention: running out of memory is an error, forward and backward") {
+  const Tensor q = random_tensor(Shape{1, 2, 1, 256}, 1).set_wants_grad();
+  check_out_of_memory([&] { lsh_attention(q, q, {}, {1, 2, 256}, Key{1}); });
+  Tape tape;
+  const Tensor loss = sum(lsh_attention(q, q, {}, {1, 2, 256}, Key{1}));
+  check_out_of_memory([&] { tape.backward(loss); });
 }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "ops/kernels.h"
 #include "tests/check.h"
+#include "tests/memory_limit.h"
 
 using namespace runnel;
 using namespace runnel::test;
@@ -14,6 +16,7 @@ struct Case {
   bool causal;
   Tensor q, k, v;
   Indices lengths;  // or empty
+  Dropout dropout;
   Case(const std::array<int64_t, 6>& sizes, bool is_causal, bool padded, Device device)
       : b(sizes[0]),
         l(sizes[1]),
@@ -30,6 +33,7 @@ struct Case {
     for (int64_t n = 0; n < b; ++n) some.push_back(static_cast<int32_t>(n == 0 ? 0 : n == 1 ? s : s - s / (n + 1)));
     lengths = Indices(Shape{b}, some, device);
   }
+  AttentionMask mask() const { return {causal, lengths}; }
   int64_t keys(int64_t n) const { return lengths ? lengths.to_vector()[static_cast<size_t>(n)] : s; }
 };
 
@@ -62,17 +66,25 @@ struct Reference {
           double total = 0;
           for (double& weight : p) total += weight = std::exp(weight - largest);
           for (double& weight : p) weight /= total;
+          std::vector<double> kept;  // what dropout multiplies the weights with
+          const AttentionSizes sizes{x.b, x.l, x.s, x.h, x.e, x.m, x.causal};
+          for (int64_t j = 0; j < seen; ++j) {
+            const auto number = static_cast<uint64_t>(first_weight(sizes, n * x.h + head, i) + j);
+            const double bits = x.dropout.key.bits(number / 2) >> (16 * (number % 2)) & 0xffff;
+            kept.push_back(bits >= x.dropout.p * 65536 ? 1 / (1 - static_cast<double>(x.dropout.p)) : 0);
+          }
           double d = 0;
           for (size_t c = 0; c < static_cast<size_t>(x.m); ++c) {
-            for (int64_t j = 0; j < seen; ++j) y[yi + c] += p[static_cast<size_t>(j)] * v[row(j, x.s, x.m) + c];
+            for (int64_t j = 0; j < seen; ++j)
+              y[yi + c] += kept[static_cast<size_t>(j)] * p[static_cast<size_t>(j)] * v[row(j, x.s, x.m) + c];
             d += dy[yi + c] * y[yi + c];
           }
           for (int64_t j = 0; j < seen; ++j) {
             const size_t kj = row(j, x.s, x.e), vj = row(j, x.s, x.m);
             double slope = -d;
             for (size_t c = 0; c < static_cast<size_t>(x.m); ++c) {
-              slope += dy[yi + c] * v[vj + c];
-              dv[vj + c] += p[static_cast<size_t>(j)] * dy[yi + c];
+              slope += kept[static_cast<size_t>(j)] * dy[yi + c] * v[vj + c];
+              dv[vj + c] += kept[static_cast<size_t>(j)] * p[static_cast<size_t>(j)] * dy[yi + c];
             }
             slope *= p[static_cast<size_t>(j)] * scale;
             for (size_t c = 0; c < static_cast<size_t>(x.e); ++c) {
@@ -105,12 +117,12 @@ void for_all(const std::vector<std::array<int64_t, 6>>& sizes, const std::functi
 
 }  // namespace
 
-TEST_CASE("softmax_attention and its gradients equal their definitions, causal and not, with keys left out") {
-  for_all(shapes, [](const Case& x) {
+TEST_CASE("softmax_attention and its gradients equal their definitions, causal and not, with padding and dropout") {
+  const auto check_case = [](const Case& x) {
     Tensor q = x.q, k = x.k, v = x.v;
     for (Tensor* t : {&q, &k, &v}) t->set_wants_grad();
     Tape tape;
-    const Tensor y = softmax_attention(q, k, v, {x.causal, x.lengths});
+    const Tensor y = softmax_attention(q, k, v, x.mask(), x.dropout);
     const Tensor dy = random_tensor(Shape{y.size(), 1}, 4, -1, 1, y.device());
     const Gradients gradients = tape.backward(matmul(reshape(y, Shape{1, y.size()}), dy));
     const Reference reference(x, doubles(dy));
@@ -118,17 +130,39 @@ TEST_CASE("softmax_attention and its gradients equal their definitions, causal a
     check_close(gradients.of(q), reference.dq, reduction);
     check_close(gradients.of(k), reference.dk, reduction);
     check_close(gradients.of(v), reference.dv, reduction);
+  };
+  for_all(shapes, check_case);
+  for_all({{2, 31, 33, 3, 5, 7}, {1, 70, 100, 2, 33, 40}}, [&](Case x) {
+    x.dropout = {0.25f, Key{5}};
+    check_case(x);
   });
 }
 
-TEST_CASE("softmax_attention's gradients by four-point differences") {
-  for_all({{2, 5, 4, 3, 4, 2}}, [](const Case& x) {
-    check_gradients(
-        [&x](const auto& in) {
-          return softmax_attention(in[0], in[1], in[2], {x.causal, x.lengths});
-        },
-        {x.q, x.k, x.v});
+TEST_CASE("softmax_attention's gradients by four-point differences, with and without dropout") {
+  for_all({{2, 5, 4, 3, 4, 2}}, [](Case x) {
+    for (const float p : {0.0f, 0.4f}) {
+      x.dropout = {p, Key{5}};
+      check_gradients([&x](const auto& in) { return softmax_attention(in[0], in[1], in[2], x.mask(), x.dropout); },
+                      {x.q, x.k, x.v});
+    }
   });
+}
+
+TEST_CASE("softmax_attention drops the share p of its weights, other ones with another key") {
+  for (const Device device : devices()) {
+    // All scores and values are equal, so y is the share of weights that are kept, over 1 - p.
+    const Tensor zero = Tensor::full(Shape{2, 200, 3, 4}, 0, device),
+                 one = Tensor::full(Shape{2, 200, 3, 4}, 1, device);
+    const auto drop = [&](uint64_t key) {
+      return doubles(softmax_attention(zero, zero, one, {.causal = false}, {0.1f, Key{key}}));
+    };
+    const std::vector<double> y = drop(1);
+    double mean = 0;
+    for (const double number : y) mean += number / static_cast<double>(y.size());
+    CHECK(mean == doctest::Approx(1).epsilon(0.005));  // 240,000 weights: standard deviation 0.0007
+    CHECK(drop(1) == y);
+    CHECK(drop(2) != y);
+  }
 }
 
 TEST_CASE("softmax_attention is right where all scores are large: exponentials do not overflow") {
@@ -225,6 +259,11 @@ TEST_CASE("softmax_attention names the shapes that do not match") {
         softmax_attention(q, q, v, {false, Indices(Shape{2}, {1, 6})});
       },
       "softmax_attention: length 6 of sequence 1 is not in [0, 5]");
+  check_fails(
+      [&] {
+        softmax_attention(q, q, v, {}, {1, Key{1}});
+      },
+      "softmax_attention: the dropout probability 1 is not in [0, 1)");
   KeyValueCache cache{tensor({2, 3, 4, 8}), tensor({2, 3, 8, 7})};
   const Tensor q1 = tensor({2, 1, 3, 4}), v1 = tensor({2, 1, 3, 7});
   check_fails([&] { softmax_attention_step(q, q, v, cache, Indices(Shape{1}, {0})); }, "q [2,5,3,4] is not [B,1,H,E]");
@@ -233,4 +272,12 @@ TEST_CASE("softmax_attention names the shapes that do not match") {
   cache.v = tensor({2, 3, 9, 7});
   check_fails([&] { softmax_attention_step(q1, q1, v1, cache, Indices(Shape{1}, {0})); },
               "a cache of k [2,3,4,8] and v");
+}
+
+TEST_CASE("softmax_attention: running out of memory is an error, forward and backward") {
+  const Tensor q = random_tensor(Shape{1, 2, 1, 4096}, 1).set_wants_grad();
+  check_out_of_memory([&] { softmax_attention(q, q, q); });
+  Tape tape;
+  const Tensor loss = sum(softmax_attention(q, q, q));
+  check_out_of_memory([&] { tape.backward(loss); });
 }
