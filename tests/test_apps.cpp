@@ -375,6 +375,22 @@ TEST_CASE("copy train: --dry-run foresees what a run takes, in parts and recompu
     CHECK(foreseen("--batch 16 --length 256" + std::string(less)) < 0.6 * of_length(256));
 }
 
+TEST_CASE("copy train: a gnuplot that hangs is ended, and the run goes on") {
+  const Sandbox box;
+  fs::create_directories(box.folder / "bin");
+  std::ofstream(box.folder / "bin" / "gnuplot") << "#!/bin/sh\nexec sleep 1000\n";
+  fs::permissions(box.folder / "bin" / "gnuplot", fs::perms::owner_all);
+  const std::string path = getenv("PATH");
+  setenv("PATH", ((box.folder / "bin").string() + ":" + path).c_str(), 1);
+  const auto start = std::chrono::steady_clock::now();
+  const Result result = box.run(train + "--steps 3 --out run");
+  setenv("PATH", path.c_str(), 1);
+  CHECK(result.status == 0);
+  CHECK(contains(result.out, "finished at step 3"));
+  CHECK_FALSE(fs::exists(box.folder / "run" / "loss.png"));
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(300));  // and not 1000
+}
+
 TEST_CASE("copy train: --minutes ends a run, over all its resumes") {
   const Sandbox box;
   REQUIRE(box.run(train + "--steps 1000000000 --minutes 0.01 --schedule quadratic --out run").status == 0);

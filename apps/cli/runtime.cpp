@@ -33,7 +33,6 @@ void RuntimeOptions::prepare() {
                 : precision == "tf32" ? Precision::tf32
                                       : Precision::f32,
                 where());
-  flush_subnormals();  // before there are threads
   if (threads == 0) threads = omp_get_max_threads();
   // Under OMP_THREAD_LIMIT a team is smaller than was requested, and oneDNN leaves undone what the missing threads had.
   threads = std::min<int64_t>(threads, omp_get_thread_limit());

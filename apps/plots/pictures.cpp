@@ -8,8 +8,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
+#include <thread>
 #include <utility>
 
 #include "engine/check.h"
@@ -56,7 +59,10 @@ Colour inferno(double x) {
   return colour;
 }
 
-// The program's exit status, -1 if it did not end by itself, -2 if it is not installed. What it says is thrown away.
+constexpr std::chrono::seconds time_limit{10};  // of a plot, which takes less than one
+
+// The program's exit status, -1 if it did not end by itself within the time limit, -2 if it is not installed. Its output
+// is discarded.
 int run_silently(const char* program, std::vector<std::string> arguments) {
   std::vector<char*> argv = {const_cast<char*>(program)};
   for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -70,8 +76,14 @@ int run_silently(const char* program, std::vector<std::string> arguments) {
   posix_spawn_file_actions_destroy(&actions);
   if (error) return error == ENOENT ? -2 : -1;
   int status = 0;
-  while (waitpid(child, &status, 0) < 0)
-    if (errno != EINTR) return -1;
+  const auto deadline = std::chrono::steady_clock::now() + time_limit;
+  for (pid_t ended = 0; ended != child;) {
+    ended = waitpid(child, &status, WNOHANG);
+    if (ended < 0 && errno != EINTR) return -1;
+    if (ended == child) break;
+    if (std::chrono::steady_clock::now() > deadline) kill(child, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
