@@ -314,7 +314,7 @@ TEST_CASE("memory of a training step grows linearly with the length") {
 
 TEST_CASE("recompute: a transformer's gradients are the same to the bit, in less memory") {
   for (const Attention attention : {Attention::linear, Attention::softmax, Attention::lsh}) {
-    const Indices tokens = random_indices(Shape{2, 32}, 5, 7), targets = random_indices(Shape{2, 32}, 6, 5);
+    const Indices tokens = random_indices(Shape{4, 32}, 5, 7), targets = random_indices(Shape{4, 32}, 6, 5);
     std::vector<std::vector<float>> gradients[2];
     int64_t peak[2];
     for (const bool again : {false, true}) {
