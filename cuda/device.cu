@@ -75,7 +75,7 @@ void* allocate(size_t bytes) {
   void* memory = nullptr;
   const cudaError_t status = cudaMallocAsync(&memory, bytes ? bytes : 1, stream());
   if (status == cudaErrorMemoryAllocation) {
-    static_cast<void>(cudaGetLastError());  // it is told by the result; the next launch must not report it again
+    static_cast<void>(cudaGetLastError());  // the result reports it; the next launch must not report it again
     return nullptr;
   }
   check_cuda(status, "cudaMallocAsync");

@@ -1,6 +1,6 @@
-// Dropout: y_i = x_i / (1 - p) with probability 1 - p, else 0. The mask is not kept: whoever needs it again draws it
-// again, since element i's 16 random bits are a function of the key and i alone (engine/random.h). It is linear in x
-// and diagonal, so it is its own gradient.
+// Dropout: y_i = x_i / (1 - p) with probability 1 - p, else 0. The mask is not kept: the backward pass draws it again,
+// since element i's 16 random bits are a function of the key and i alone (engine/random.h). The op is linear in x and
+// diagonal, so it is its own gradient.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -51,8 +51,8 @@ void apply_dropout(float* y, const float* x, int64_t begin, int64_t n, const Dro
     uint16_t numbers[chunk];
     draw(numbers, static_cast<uint64_t>(i / chunk * blocks), dropout.key.words());
     const int64_t skipped = i % chunk, count = std::min(chunk - skipped, end - i);
-// A product, not a choice: a choice becomes a load under a mask, which waits for its random number, so that the
-// latency of memory shows (measured: 5 times slower beyond the caches).
+// Multiply by 0 or 1 / (1 - p): GCC turns a select into a masked load that depends on the random bits (5 times slower
+// out of the caches).
 #pragma omp simd
     for (int64_t j = 0; j < count; ++j)
       y[i - begin + j] = x[i - begin + j] * (numbers[skipped + j] >= threshold ? kept : 0);

@@ -1,8 +1,7 @@
-// Ops that look at one element at a time, the bias that is added to every row, and their gradient rules.
+// Elementwise ops, the bias that is added to every row, sums, and their gradient rules.
 //
-// These kernels do next to nothing per element, so what they cost is the passage of their operands through memory. The
-// rules of relu and elu_plus_one need only the output: y > 0 says where relu let through, and the derivative of
-// elu(x) + 1 is 1 where y > 1 and e^x = y elsewhere, which is min(y, 1).
+// These kernels are memory-bound. The rules of relu and elu_plus_one need only the output: the derivative of relu is 1
+// where y > 0, and that of elu(x) + 1 is 1 where y > 1 and e^x = y elsewhere, which is min(y, 1).
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +11,6 @@
 #include "ops/ops.h"
 
 namespace runnel {
-namespace cpu {
 namespace {
 
 constexpr int64_t parallel = 1 << 15;  // below so many elements, waking the threads costs more than they save
@@ -22,17 +20,17 @@ float normal_cdf(float x) { return 0.5f * std::erfc(-0.70710678f * x); }
 
 }  // namespace
 
-void add(float* y, const float* a, const float* b, int64_t n) {
+void cpu::add(float* y, const float* a, const float* b, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n >= parallel)
   for (int64_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
 }
 
-void scale(float* y, const float* x, float s, int64_t n) {
+void cpu::scale(float* y, const float* x, float s, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n >= parallel)
   for (int64_t i = 0; i < n; ++i) y[i] = s * x[i];
 }
 
-void add_bias_forward(float* y, const float* x, const float* b, int64_t rows, int64_t n) {
+void cpu::add_bias_forward(float* y, const float* x, const float* b, int64_t rows, int64_t n) {
 #pragma omp parallel for schedule(static) if (rows * n >= parallel)
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
@@ -41,7 +39,7 @@ void add_bias_forward(float* y, const float* x, const float* b, int64_t rows, in
 }
 
 // Each thread owns some columns and adds down the rows: the same order whatever the number of threads.
-void add_bias_backward(float* db, const float* dy, int64_t rows, int64_t n) {
+void cpu::add_bias_backward(float* db, const float* dy, int64_t rows, int64_t n) {
   constexpr int64_t width = 64;  // columns at a time: four cache lines of every row, sums in registers
 #pragma omp parallel for schedule(static) if (rows * n >= parallel)
   for (int64_t first = 0; first < n; first += width) {
@@ -56,22 +54,22 @@ void add_bias_backward(float* db, const float* dy, int64_t rows, int64_t n) {
   }
 }
 
-void relu_forward(float* y, const float* x, int64_t n) {
+void cpu::relu_forward(float* y, const float* x, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n >= parallel)
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] < 0 ? 0 : x[i];  // NaN stays NaN
 }
 
-void relu_backward(float* dx, const float* dy, const float* y, int64_t n) {
+void cpu::relu_backward(float* dx, const float* dy, const float* y, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n >= parallel)
   for (int64_t i = 0; i < n; ++i) dx[i] = y[i] > 0 ? dy[i] : 0;
 }
 
-void gelu_forward(float* y, const float* x, int64_t n) {
+void cpu::gelu_forward(float* y, const float* x, int64_t n) {
 #pragma omp parallel for schedule(static) if (n >= parallel)
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] * normal_cdf(x[i]);
 }
 
-void gelu_backward(float* dx, const float* dy, const float* x, int64_t n) {
+void cpu::gelu_backward(float* dx, const float* dy, const float* x, int64_t n) {
 #pragma omp parallel for schedule(static) if (n >= parallel)
   for (int64_t i = 0; i < n; ++i) {
     const float density = 0.39894228f * fast_exp(-0.5f * x[i] * x[i]);
@@ -79,26 +77,24 @@ void gelu_backward(float* dx, const float* dy, const float* x, int64_t n) {
   }
 }
 
-void elu_plus_one_forward(float* y, const float* x, int64_t n) {
+void cpu::elu_plus_one_forward(float* y, const float* x, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n >= parallel)
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] > 0 ? x[i] + 1 : fast_exp(x[i]);
 }
 
-void elu_plus_one_backward(float* dx, const float* dy, const float* y, int64_t n) {
+void cpu::elu_plus_one_backward(float* dx, const float* dy, const float* y, int64_t n) {
 #pragma omp parallel for simd schedule(static) if (n >= parallel)
   for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * (y[i] < 1 ? y[i] : 1);
 }
 
-void sum(float* total, const float* x, int64_t n) {
+void cpu::sum(float* total, const float* x, int64_t n) {
   double s = 0;
 #pragma omp simd reduction(+ : s)
   for (int64_t i = 0; i < n; ++i) s += static_cast<double>(x[i]);
   *total = static_cast<float>(s);
 }
 
-void fill(float* y, const float* s, int64_t n) { std::fill_n(y, n, *s); }
-
-}  // namespace cpu
+void cpu::fill(float* y, const float* s, int64_t n) { std::fill_n(y, n, *s); }
 
 Tensor add(const Tensor& a, const Tensor& b) {
   device_of("add", a, b);

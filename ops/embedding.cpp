@@ -1,6 +1,6 @@
-// The learned embedding of a token beside the fixed code of its position: a row of the result is a row of the table,
-// then a row of the code. The gradient of the table is a sum over tokens; each thread owns some of its columns, so
-// every sum is added in the order of the tokens and nobody waits for anybody.
+// Token embedding and positional encoding, concatenated: a row of the result is a row of the table, then a row of the
+// code. The gradient of the table is a sum over tokens; each thread owns some of its columns, so every sum is added in
+// the order of the tokens, without atomics.
 #include <algorithm>
 
 #include "engine/check.h"
@@ -9,15 +9,15 @@
 #include "ops/ops.h"
 
 namespace runnel {
-namespace cpu {
 namespace {
 
 constexpr int64_t parallel = 1 << 15;  // elements
 
 }  // namespace
 
-void embedding_forward(float* y, const int32_t* tokens, const float* table, const float* code, const int32_t* first,
-                       int64_t batch, int64_t length, int64_t d, int64_t p, Dropout dropout) {
+void cpu::embedding_forward(float* y, const int32_t* tokens, const float* table, const float* code,
+                            const int32_t* first, int64_t batch, int64_t length, int64_t d, int64_t p,
+                            Dropout dropout) {
   const int64_t from = first ? first[0] : 0;
 #pragma omp parallel for schedule(static) if (batch * length * (d + p) >= parallel)
   for (int64_t r = 0; r < batch * length; ++r) {
@@ -28,8 +28,8 @@ void embedding_forward(float* y, const int32_t* tokens, const float* table, cons
   }
 }
 
-void embedding_backward(float* dtable, const float* dy, const int32_t* tokens, int64_t batch, int64_t length,
-                        int64_t vocabulary, int64_t d, int64_t p, Dropout dropout) {
+void cpu::embedding_backward(float* dtable, const float* dy, const int32_t* tokens, int64_t batch, int64_t length,
+                             int64_t vocabulary, int64_t d, int64_t p, Dropout dropout) {
   constexpr int64_t width = 64;  // columns that a thread takes at a time
   std::fill_n(dtable, vocabulary * d, 0.0f);
 #pragma omp parallel for schedule(static) if (batch * length * d >= parallel)
@@ -45,8 +45,6 @@ void embedding_backward(float* dtable, const float* dy, const int32_t* tokens, i
     }
   }
 }
-
-}  // namespace cpu
 
 Tensor embedding(const Indices& tokens, const Tensor& table, const Tensor& code, Dropout dropout,
                  const Indices& first) {

@@ -1,8 +1,8 @@
 // The device contract: every kernel under one signature, written once per device.
 //
 // Outputs come first, then inputs, then sizes and options. A kernel overwrites its outputs and never accumulates into
-// them. It trusts its arguments: the ops in front of it have checked shapes, devices and ranges. An output that may be
-// null is skipped when it is; each says so. Letters as in ops.h. n counts elements, rows counts what lies before the
+// them. It trusts its arguments: the ops in front of it have checked shapes, devices and ranges. Outputs that may be
+// null say so, and are skipped then. Letters as in ops.h. n counts elements, rows counts what lies before the
 // last axis.
 #pragma once
 #include <cstdint>
@@ -36,12 +36,12 @@ KERNEL(elu_plus_one_backward(float* dx, const float* dy, const float* y, int64_t
 
 // y[i] = x[i] / (1 - p) where the key's 16-bit number i is at least round(p 2^16), else 0. Its own gradient. Number i
 // is (key.bits(i / 2) >> 16 (i % 2)) & 0xffff: eight to a Philox block, the low half of a word first. i counts elements
-// of the whole tensor, in this kernel and in all others that drop.
+// of the whole tensor, in this kernel and in all others with dropout.
 KERNEL(dropout(float* y, const float* x, int64_t n, Dropout dropout))
 
 // --- matrix products --------------------------------------------------------------------------------------------
 
-// c[m,n] = op(a) op(b), where op transposes if told to: a is [m,k] or [k,m], b is [k,n] or [n,k].
+// c[m,n] = op(a) op(b), where op transposes if its flag is set: a is [m,k] or [k,m], b is [k,n] or [n,k].
 KERNEL(matmul(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
               bool transpose_b))
 
@@ -59,14 +59,14 @@ KERNEL(linear_backward(float* dx, float* dw, float* db, const float* dy, const f
 // and eps inside the root. mean and rstd are [rows].
 KERNEL(layer_norm_forward(float* y, float* mean, float* rstd, const float* x, const float* a, const float* gamma,
                           const float* beta, int64_t rows, int64_t d, float eps, Dropout dropout))
-// da may be null; with p = 0 it equals dx and need not be asked for. dgamma and dbeta are summed over rows.
+// da may be null; with p = 0 it equals dx. dgamma and dbeta are summed over rows.
 KERNEL(layer_norm_backward(float* dx, float* da, float* dgamma, float* dbeta, const float* dy, const float* x,
                            const float* a, const float* gamma, const float* mean, const float* rstd, int64_t rows,
                            int64_t d, Dropout dropout))
 
 // y[b,l] = dropout(concat(table[tokens[b,l]], code[first + l])) with table [V,d], code [at least first + L, p]: y
-// [B,L,d+p]. first[0] is the position of the first token (null: 0); where it lies on the device, a step that is
-// launched again and again need not be told.
+// [B,L,d+p]. first[0] is the position of the first token (null: 0); it lies in device memory so that a captured
+// graph can be replayed unchanged.
 KERNEL(embedding_forward(float* y, const int32_t* tokens, const float* table, const float* code, const int32_t* first,
                          int64_t batch, int64_t length, int64_t d, int64_t p, Dropout dropout))
 // dtable [V,d], summed over the tokens in their order.
@@ -106,7 +106,7 @@ KERNEL(fill(float* y, const float* s, int64_t n))
 
 // y[i,:] = x[rows[i],:], with rows of n.
 KERNEL(gather_rows(float* y, const float* x, const int32_t* rows, int64_t count, int64_t n))
-// rows[index[0],:] = row [n]. Accumulates in this sense: the other rows stay.
+// rows[index[0],:] = row [n]. Partial write: all other rows are preserved.
 KERNEL(put_row(int32_t* rows, const int32_t* row, const int32_t* index, int64_t n))
 // position[0] += 1
 KERNEL(advance(int32_t* position))
@@ -204,9 +204,9 @@ struct RAdamTensor {
   int64_t n;
 };
 // squares [count+1] = the squared norm of each tensor's gradient, summed in double and rounded once, and their sum.
-// tensors: an array of the host.
+// tensors: an array in host memory.
 KERNEL(sums_of_squares(float* squares, const RAdamTensor* tensors, int64_t count))
-// squares as above: on the device, so that the host need not wait for them.
+// squares as above, in device memory, so that the host does not wait for them.
 KERNEL(radam_step(const RAdamTensor* tensors, int64_t count, const float* squares, RAdamStep step))
 
 // Muon (Jordan et al. 2024), for matrices: momentum of normalised gradients, whose singular values are made equal,
@@ -221,7 +221,7 @@ struct NewtonSchulz {  // singular values s become a s + b s^3 + c s^5
 };
 constexpr NewtonSchulz newton_schulz{3.4445f, -4.7750f, 2.0315f};
 constexpr int newton_schulz_steps = 5;
-// matrices: an array of the host.
+// matrices: an array in host memory.
 KERNEL(muon_step(const MuonMatrix* matrices, int64_t count, MuonStep step))
 
 }  // namespace runnel

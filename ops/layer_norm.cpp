@@ -1,4 +1,4 @@
-// Layer normalisation of s = x + dropout(a), fused with that sum because both only pass over memory.
+// Layer normalisation of s = x + dropout(a), fused with that sum because both are memory-bound.
 //
 //   z = (s - mean) rstd,  y = z gamma + beta,  rstd = 1 / sqrt(var + eps), per row of D
 //
@@ -6,7 +6,7 @@
 //   ds = rstd (g - <g> - z <g z>),  dgamma = sum dy z,  dbeta = sum dy,   <.> being the mean over the row.
 // dx = ds and da = dropout(ds), with the same mask. The forward pass keeps two numbers per row; s is computed again.
 //
-// s is written to a buffer of one row that stays in the cache; the output's own row would first have to arrive there.
+// s is written to a buffer of one row that stays in the cache: y's row is not there yet.
 #include <omp.h>
 
 #include <cmath>
@@ -18,7 +18,6 @@
 #include "ops/ops.h"
 
 namespace runnel {
-namespace cpu {
 namespace {
 
 constexpr int64_t parallel = 1 << 15;  // elements
@@ -38,8 +37,8 @@ const float* add_row(float* into, const float* x, const float* a, int64_t r, int
 
 }  // namespace
 
-void layer_norm_forward(float* y, float* mean, float* rstd, const float* x, const float* a, const float* gamma,
-                        const float* beta, int64_t rows, int64_t d, float eps, Dropout dropout) {
+void cpu::layer_norm_forward(float* y, float* mean, float* rstd, const float* x, const float* a, const float* gamma,
+                             const float* beta, int64_t rows, int64_t d, float eps, Dropout dropout) {
   parallel_shares(rows, rows * d >= parallel, [&](int64_t begin, int64_t end, int64_t) {
     Tensor row(Shape{d});
     for (int64_t r = begin; r < end; ++r) {
@@ -60,9 +59,9 @@ void layer_norm_forward(float* y, float* mean, float* rstd, const float* x, cons
   });
 }
 
-void layer_norm_backward(float* dx, float* da, float* dgamma, float* dbeta, const float* dy, const float* x,
-                         const float* a, const float* gamma, const float* mean, const float* rstd, int64_t rows,
-                         int64_t d, Dropout dropout) {
+void cpu::layer_norm_backward(float* dx, float* da, float* dgamma, float* dbeta, const float* dy, const float* x,
+                              const float* a, const float* gamma, const float* mean, const float* rstd, int64_t rows,
+                              int64_t d, Dropout dropout) {
   // Each thread sums over its own rows; the sums are added in the order of the threads.
   Tensor partial = Tensor::full(Shape{omp_get_max_threads(), 2, d}, 0);
   const auto work = [&](int64_t begin, int64_t end, int64_t thread) {
@@ -99,8 +98,6 @@ void layer_norm_backward(float* dx, float* da, float* dgamma, float* dbeta, cons
     }
   }
 }
-
-}  // namespace cpu
 
 namespace {
 

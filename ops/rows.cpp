@@ -1,4 +1,4 @@
-// Rows read and written by an index that lies on the device: what sampling needs besides the model. No gradients.
+// Rows read and written by an index in device memory, for sampling. No gradients.
 #include <algorithm>
 
 #include "engine/check.h"

@@ -278,7 +278,7 @@ TEST_CASE("tape: what backward refuses") {
   check_fails([&] { tape.backward(Tensor(Shape{}, {1})); }, "does not depend on any tensor that wants a gradient");
 }
 
-TEST_CASE("tape: a rule that breaks its promises is named") {
+TEST_CASE("tape: a gradient rule with a wrong number or shape of results is an error that names the op") {
   const Tensor x = leaf(Shape{2}, {1, 2});
   const auto broken = [&](std::vector<Tensor> gradients) {
     return record("broken", {x}, Tensor(Shape{}, {1}), [gradients](const Tensor&) { return gradients; });
@@ -290,7 +290,7 @@ TEST_CASE("tape: a rule that breaks its promises is named") {
   CHECK(tape.backward(sum(scale(x, 2))).of(x).to_vector() == std::vector<float>{2, 2});
 }
 
-TEST_CASE("tape: without one nothing is recorded, and a tensor made before it stays a constant") {
+TEST_CASE("tape: nothing is recorded without one; tensors made before it are constants") {
   const Tensor x = leaf(Shape{1}, {2});
   const Tensor before = scale(x, 3);
   CHECK(!before.wants_grad());
@@ -323,7 +323,7 @@ TEST_CASE("tape: rules run ops without recording them") {
   CHECK(!recorded);
 }
 
-TEST_CASE("tape: a chain of 100,000 ops, differentiated and dropped, needs no stack") {
+TEST_CASE("tape: backward and destruction of a chain of 100,000 ops do not recurse") {
   const Tensor x = leaf(Shape{1}, {1});
   {
     Tape tape;
@@ -477,7 +477,7 @@ TEST_CASE("recompute: without a tape, or where there is nothing to differentiate
   CHECK(calls == 4);
 }
 
-TEST_CASE("recompute: whatever throws leaves the tapes in order") {
+TEST_CASE("recompute: exceptions leave recording as it was") {
   const Tensor x = leaf(Shape{1}, {2});
   Tape tape;
   check_fails([&] { recompute([&] { return add(scale(x, 2), Tensor(Shape{2})); }); }, "add: b [2]");
@@ -490,7 +490,7 @@ TEST_CASE("recompute: whatever throws leaves the tapes in order") {
   CHECK(tape.backward(sum(scale(x, 7))).of(x).item() == 7);
 }
 
-TEST_CASE("recompute: keeps nothing of what happens within") {
+TEST_CASE("recompute: intermediate tensors are not kept") {
   const Tensor x = leaf(Shape{1000}, std::vector<float>(1000, 1));
   Tape tape;
   const int64_t before = memory_use(Device::cpu).live;
@@ -503,7 +503,7 @@ TEST_CASE("recompute: keeps nothing of what happens within") {
   CHECK(tape.backward(sum(y)).of(x).to_vector() == std::vector<float>(1000, 1));
 }
 
-TEST_CASE("guard: the first number that is not finite is named, forward and backward, in recompute too") {
+TEST_CASE("FiniteGuard: names the first NaN or infinity, forward and backward, also within recompute") {
   const Tensor x = leaf(Shape{2}, {1, 1e-30f}), good = leaf(Shape{2}, {1, 2}), bad = leaf(Shape{2}, {1, NAN});
   const auto huge = [](const Tensor& t) { return scale(t, 1e25f); };
   const auto run = [](const std::function<Tensor()>& f) {
@@ -570,7 +570,7 @@ TEST_CASE("Key: bits are the words of the blocks in order, also beyond 32 bits o
   }
 }
 
-TEST_CASE("Key: uniform and normal numbers have the moments they should") {
+TEST_CASE("Key: moments of uniform and normal numbers") {
   // Tolerances are five standard deviations of the estimate.
   const int n = 200000;
   const Key key{2024};

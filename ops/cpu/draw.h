@@ -1,4 +1,4 @@
-// What samplers share: the draw of a category, and the checks of what they are given.
+// Shared by the samplers: a draw from a categorical distribution, and the checks of their arguments.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// The one door to the library that multiplies matrices on the CPU (oneDNN).
+// Matrix products on the CPU. Only gemm.cpp knows the library that computes them, oneDNN.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -11,9 +11,8 @@ namespace runnel::cpu {
 void gemm(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
           bool transpose_b);
 
-// The products below are what models are made of. Each runs on the calling thread alone, so that threads share the
-// rows and keep what they work on in their caches, and takes its operands in the precision of set_precision: as they
-// are, or rounded to bfloat16. Sums are float32 in either.
+// The products of linear layers. Each runs on the calling thread alone: threads share the rows, and each keeps its own
+// in its cache. Operands are rounded to the precision of set_precision, float32 or bfloat16; sums are float32.
 
 // To the nearest bfloat16, ties to even. Writes 2 n bytes, which may be read as any type afterwards.
 void round_to_bf16(void* to, const float* from, int64_t n);

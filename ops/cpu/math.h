@@ -1,4 +1,4 @@
-// What several CPU kernels compute: an exponential that vectorises, and dropout of a piece of a tensor.
+// Shared by the CPU kernels: an exponential that vectorises, and dropout of a piece of a tensor.
 //
 // The library's exp is a call, and a loop with a call is not vectorised. fast_exp is a dozen operations without a
 // branch: with n the integer nearest to x / ln 2 and r = x - n ln 2, e^x = 2^n e^r, where e^r is a polynomial of degree
@@ -34,7 +34,7 @@ namespace runnel {
   return x <= highest ? positive : x + std::numeric_limits<float>::infinity();  // NaN stays NaN
 }
 
-// Throws unless 0 <= p < 1; every op that drops calls it.
+// Throws unless 0 <= p < 1; every op with dropout calls it.
 void check_dropout(const char* op, const Dropout& dropout);
 
 // y[i] = dropout(x)[begin + i] for i < n: the elements [begin, begin + n) of a tensor, where x and y point to that

@@ -1,5 +1,5 @@
-// Linear layers for few rows. With many rows a product is arithmetic; with few it is reading w, so w is laid out to be
-// read once, from its beginning to its end, and what it is multiplied with stays in registers.
+// Linear layers for few rows. With many rows a product is compute-bound; with few it is bound by reading w, so w is
+// laid out to be read once, sequentially, and the sums stay in registers.
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
 #endif
@@ -72,8 +72,8 @@ void panel_product(float* y, int64_t y_stride, const Number* x, int64_t x_stride
 
 }  // namespace
 
-// w^T in panels [out/32][in][32], each read from its beginning to its end by whoever multiplies with it. In bf16, two
-// neighbours along `in` lie side by side: [out/32][in/2][32][2].
+// w^T in panels [out/32][in][32], each read sequentially by one thread. In bf16, two neighbours along `in` lie side by
+// side: [out/32][in/2][32][2].
 class cpu::PackedColumns {
  public:
   static constexpr int64_t most_rows = 12;  // 12 x 2 sums, 2 vectors of w and one of x fill the 32 registers
