@@ -69,8 +69,9 @@ void update(const MuonMatrix& matrix, const MuonStep& step) {
   make_orthogonal(x, rows, columns);
   const float size = static_cast<float>(step.size * std::sqrt(static_cast<double>(std::max(rows, columns))));
   const float decay = static_cast<float>(step.decay);
+  float* const weight = parameter;  // clang 14 takes no structured binding into an OpenMP region
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) parameter[i] -= size * x[i] + decay * parameter[i];
+  for (int64_t i = 0; i < n; ++i) weight[i] -= size * x[i] + decay * weight[i];
 }
 
 }  // namespace
