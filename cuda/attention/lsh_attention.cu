@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(loaders, 4) lsh_attention_kernel(LshArguments 
   const float* const inverse = x.inverse + at;
 
   Shared shared;
-  Block block(shared, x, static_cast<int>(blockIdx.y) * tile);
+  Block block(shared, x);
   int* const seen_begin = shared.take<int>(tile);  // the places that each query sees
   int* const seen_end = shared.take<int>(tile);
 

@@ -84,13 +84,10 @@ class SoftmaxTiles {
     return shared;
   }
 
-  __device__ SoftmaxTiles(Shared& shared, const SoftmaxOperands& x, int first_column)
+  __device__ SoftmaxTiles(Shared& shared, const SoftmaxOperands& x)
       : x_(x),
-        first_column_(first_column),
-        slices_((x.a.width + tile - 1) / tile),
-        slices_g_(slopes ? (x.g.width + tile - 1) / tile : 0),
-        a_(shared.take<float>(static_cast<unsigned>(slices_ * tile * left_row))),
-        g_(shared.take<float>(static_cast<unsigned>(slices_g_ * tile * left_row))),
+        a_(shared.take<float>(static_cast<unsigned>(slices() * tile * left_row))),
+        g_(shared.take<float>(static_cast<unsigned>(slices_g() * tile * left_row))),
         bt_(shared.take<float>(tile * left_row)),
         ht_(shared.take<float>(slopes ? tile * left_row : 0)),
         c_(shared.take<float>(tile * right_row)),
@@ -103,16 +100,17 @@ class SoftmaxTiles {
 
   // The row of a tile of which this thread works on columns [part(), part() + 8).
   __device__ static int row() { return Fetched::row(); }
+  __device__ static int first_column() { return static_cast<int>(blockIdx.y) * tile; }
   __device__ static int part() { return static_cast<int>(threadIdx.x) % 4 * 8; }
 
   // Brings a (times `factor`) and g of the block's rows; this thread has that at `position` (-1: none).
   __device__ void load_rows(int position, float factor) {
     Fetched next;
-    for (int slice = 0; slice < slices_; ++slice) {
+    for (int slice = 0; slice < slices(); ++slice) {
       next.fetch_row(x_.a, position, slice * tile);
       next.store<left_row>(a_ + slice * tile * left_row, Multiplied<Tile>{factor});
     }
-    for (int slice = 0; slice < slices_g_; ++slice) {
+    for (int slice = 0; slice < slices_g(); ++slice) {
       next.fetch_row(x_.g, position, slice * tile);
       next.store<left_row>(g_ + slice * tile * left_row, Multiplied<Tile>{});
     }
@@ -127,25 +125,25 @@ class SoftmaxTiles {
     Tile products;  // first team: a b^T; second: g h^T
     products.clear();
     Fetched next;
-    for (int slice = 0; slice < max(slices_, slices_g_); ++slice) {
+    for (int slice = 0; slice < max(slices(), slices_g()); ++slice) {
       __syncthreads();  // the last ones have been read
-      if (slice < slices_) {
+      if (slice < slices()) {
         next.fetch_row(x_.b, position, slice * tile);
         next.store_transposed<left_row>(bt_, Multiplied<Tile>{factor});
       }
-      if (slice < slices_g_) {
+      if (slice < slices_g()) {
         next.fetch_row(x_.h, position, slice * tile);
         next.store_transposed<left_row>(ht_, Multiplied<Tile>{});
       }
       if (slice == 0) {
-        next.fetch_row(x_.c, position, first_column_);
+        next.fetch_row(x_.c, position, first_column());
         next.store<right_row>(c_, Multiplied<Tile>{result == SoftmaxResult::dq ? factor : 1});
         prepare();
       }
       __syncthreads();
-      if (first_team && slice < slices_)
+      if (first_team && slice < slices())
         products.template add<left_row>(a_ + slice * tile * left_row, bt_);
-      else if (!first_team && slice < slices_g_)
+      else if (!first_team && slice < slices_g())
         products.template add<left_row>(g_ + slice * tile * left_row, ht_);
     }
     if (first_team) {
@@ -191,13 +189,15 @@ class SoftmaxTiles {
     }
     __syncthreads();
     for (int i = 0; i < 8; i += 4)
-      if (first_column_ + part() + i < x_.out.width)
-        f(first_column_ + part() + i, load<4>(weights_ + row() * left_row + part() + i));
+      if (first_column() + part() + i < x_.out.width)
+        f(first_column() + part() + i, load<4>(weights_ + row() * left_row + part() + i));
   }
 
  private:
   const SoftmaxOperands& x_;
-  const int first_column_, slices_, slices_g_;
+  __device__ int slices() const { return (x_.a.width + tile - 1) / tile; }
+  __device__ int slices_g() const { return slopes ? (x_.g.width + tile - 1) / tile : 0; }
+
   float *const a_, *const g_, *const bt_, *const ht_, *const c_, *const weights_;
   float* const factors_;  // y: e^(m - m') of each row
   Tile out_;              // first team

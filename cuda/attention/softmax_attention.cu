@@ -1,5 +1,5 @@
-// Softmax attention in tiles (eq. 2). ops/attention/softmax_attention.cpp has the derivation; with x_ij = q_i . k_j / sqrt(E) and
-// what forward keeps, l_i = log sum_j e^x_ij, p_ij = e^(x_ij - l_i), the four results are
+// Softmax attention in tiles (eq. 2). ops/attention/softmax_attention.cpp has the derivation; with x_ij = q_i . k_j /
+// sqrt(E) and what forward keeps, l_i = log sum_j e^x_ij, p_ij = e^(x_ij - l_i), the four results are
 //
 //   y_i  = sum_j p_ij v_j                              found with a running maximum and sum, since l_i is not known yet
 //   dq_i = sum_j s_ij k_j / sqrt(E)                    s_ij = p_ij (dy_i . v_j - d_i),   d_i = dy_i . y_i
@@ -52,7 +52,8 @@ class KeptWeights {
 //         one.
 // Shared: SoftmaxTiles; KeptWeights.
 template <class Tile, SoftmaxResult result, bool dropped>
-__global__ void __launch_bounds__(loaders) softmax_attention_kernel(SoftmaxArguments x) {
+__global__ void __launch_bounds__(loaders, std::is_same_v<Tile, Tf32> && !dropped ? 5 : 4)
+    softmax_attention_kernel(SoftmaxArguments x) {
   using Block = SoftmaxTiles<Tile, result>;
   constexpr bool online = Block::online, keys = Block::keys, slopes = Block::slopes;
   const AttentionSizes& s = x.sizes;
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(loaders) softmax_attention_kernel(SoftmaxArgum
   const float* const d = slopes ? x.d + n * s.length : nullptr;
 
   Shared shared;
-  Block block(shared, x, static_cast<int>(blockIdx.y) * tile);
+  Block block(shared, x);
   KeptWeights kept(shared.take<unsigned char>(dropped ? KeptWeights::bytes : 0));
 
   // Keys [0, key_end) may be seen; the other side's rows [begin, end) matter.
@@ -90,9 +91,9 @@ __global__ void __launch_bounds__(loaders) softmax_attention_kernel(SoftmaxArgum
           if constexpr (keys) load_queries(other);
           if constexpr (dropped) kept.draw(x.mask, s, n, keys ? other : first, keys ? first : other);
         },
-        [&](int r, int o) {
+        [&](int r, int o) {  // rows past the last query are zeros: what they weigh does not matter
           const int query = keys ? other + o : first + r, key = keys ? first + r : other + o;
-          return key < key_end && query < queries && (!s.causal || key <= query);
+          return key < key_end && (!s.causal || key <= query);
         },
         [&](int r, int o) {
           if constexpr (!dropped) return 1.0f;
