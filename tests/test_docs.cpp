@@ -1,5 +1,5 @@
-// The documentation keeps its promises: links and file names resolve, README.md is short and its line counts are true,
-// every kind of attention has a section, and the code shown is the code tested.
+// The documentation is true: links and file names resolve, README.md is short and its line counts are right, every kind
+// of attention has a section, docs/cli.md is what --help says, and the code shown is the code tested.
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "models/attention.h"
 #include "tests/check.h"
 #include "tests/chunked_attention.h"
 #include "tests/paths.h"
@@ -153,20 +154,34 @@ TEST_CASE("docs: the line counts of README.md's reading route are true") {
   CHECK_MESSAGE(about(stated_total, actual_total), "in all " << actual_total << " lines, not " << stated_total);
 }
 
-TEST_CASE("docs: every kind of attention has a section in docs/attention.md") {
+TEST_CASE("docs: every kind of attention and each of its settings has its place in docs/attention.md") {
   if (!has_sources()) return;
-  FILE* const pipe = popen((program() + " copy train --help").c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  std::string help;
-  for (int c; (c = std::fgetc(pipe)) != EOF;) help += static_cast<char>(c);
-  REQUIRE(pclose(pipe) == 0);
-  std::smatch kinds;
-  REQUIRE(std::regex_search(help, kinds, std::regex(R"(--attention TEXT:([a-z, ]+)=)")));
   const std::set<std::string> anchors = anchors_of(root / "docs/attention.md");
-  const std::string names = kinds.str(1);
-  const std::vector<std::smatch> words = matches(names, std::regex("[a-z]+"));
-  CHECK(words.size() >= 3);
-  for (const std::smatch& kind : words) CHECK_MESSAGE(anchors.contains(kind.str()), kind.str());
+  const std::string page = text_of(root / "docs/attention.md");
+  for (const AttentionKind* kind : attention_kinds()) {
+    CHECK_MESSAGE(anchors.contains(kind->name), kind->name);
+    for (const AttentionKind::Option& option : kind->options)
+      CHECK_MESSAGE(page.find("`--" + option.name) != std::string::npos, "--" << option.name);
+  }
+}
+
+TEST_CASE("docs: docs/cli.md is what docs/make-cli.sh makes of --help") {
+  if (!has_sources()) return;
+  FILE* const pipe = popen((root / "docs/make-cli.sh").string().append(" " + program()).c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  std::string made;
+  for (int c; (c = std::fgetc(pipe)) != EOF;) made += static_cast<char>(c);
+  REQUIRE(pclose(pipe) == 0);
+  // Its words: versions of CLI11 differ in spaces, line breaks, brackets and capitals.
+  const auto words = [](const std::string& text) {
+    static const std::regex word("[a-z0-9.-]+");
+    std::string lower = text, found;
+    std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+    for (const std::smatch& m : matches(lower, word)) found += m.str() + "\n";
+    return found;
+  };
+  CHECK_MESSAGE(words(made) == words(text_of(root / "docs/cli.md")),
+                "run: docs/make-cli.sh build/runnel > docs/cli.md");
 }
 
 TEST_CASE("docs: the chunked attention that docs/attention.md shows is the one tested here") {

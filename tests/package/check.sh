@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check.sh <build folder> installed|subdirectory: builds the program of docs/library.md against the library that is
-# installed from the build folder, or with the sources as a subdirectory, and runs it.
+# check.sh <build folder> installed|subdirectory: builds the programs of docs/library.md against the library that is
+# installed from the build folder, or with the sources as a subdirectory, and runs them.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
@@ -14,7 +14,8 @@ case $2 in
     arguments=(-DRUNNEL_SOURCE="$(cd "$here/../.." && pwd)" -DCMAKE_BUILD_TYPE=Unoptimized) ;;  # to compile in a third of the time
 esac
 cp "$here/CMakeLists.txt" "$work"
-sed -n '/^```cpp$/,/^```$/{//!p}' "$here/../../docs/library.md" >"$work/main.cpp"
+awk -v to="$work/program" '/^```cpp$/ { on = ++n; next } /^```$/ { on = 0 } on { print > (to n ".cpp") }' "$here/../../docs/library.md"
 cmake -S "$work" -B "$work/build" "${arguments[@]}"
 cmake --build "$work/build" --parallel "$(nproc)"
-"$work/build/package_test"
+cd "$work"
+for program in 1 2; do "build/program$program"; done
