@@ -199,17 +199,6 @@ TEST_CASE("structure: every kernel of the contract is defined on the CPU and on 
   }
 }
 
-TEST_CASE("structure: bench kernels measures every kernel of the contract") {
-  if (!has_sources()) return;
-  const std::string bench = read(root / "apps/bench/kernels.cpp");
-  for (const std::string header : {"engine/dispatch.h", "ops/kernels.h"}) {
-    const std::string text = read(root / header);
-    for (const std::smatch& m : matches(text, R"(^KERNEL\((\w+)\()"))
-      CHECK_MESSAGE(std::regex_search(bench, std::regex("\\b" + m.str(1) + "(, |\\()")),
-                    m.str(1) << " has no case in apps/bench/kernels.cpp");
-  }
-}
-
 #if RUNNEL_CUDA_IS_EMULATED
 // By this process, whose test files run in alphabetical order, or by those before that left their list in
 // $SIMT_LAUNCHED.

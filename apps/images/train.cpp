@@ -136,6 +136,7 @@ std::vector<ImageSettings> image_presets(const ImageDataset& dataset) {
   small.model.encoder.heads = 4;
   small.model.encoder.feed_forward = 384;
   small.model.encoder.dropout = 0;
+  small.set_attention("attention-dropout", 0.0);
   small.batch = 8;
   small.steps = 1000000;
   small.minutes = 20;

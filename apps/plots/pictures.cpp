@@ -61,8 +61,8 @@ Colour inferno(double x) {
 
 constexpr std::chrono::seconds time_limit{10};  // of a plot, which takes less than one
 
-// The program's exit status, -1 if it did not end by itself within the time limit, -2 if it is not installed. Its output
-// is discarded.
+// The program's exit status, -1 if it did not end by itself within the time limit, -2 if it is not installed. Its
+// output is discarded.
 int run_silently(const char* program, std::vector<std::string> arguments) {
   std::vector<char*> argv = {const_cast<char*>(program)};
   for (std::string& argument : arguments) argv.push_back(argument.data());

@@ -155,6 +155,7 @@ std::vector<CopySettings> copy_presets() {
   small.model.encoder.heads = 4;
   small.model.encoder.feed_forward = 512;
   small.model.embedding_dropout = 0.1;
+  small.set_attention("attention-dropout", 0.0);
   small.steps = 4000;
   CopySettings tiny = small;
   tiny.preset = "tiny";

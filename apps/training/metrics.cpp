@@ -20,8 +20,10 @@ bool is_in_nats(Unit unit) { return unit != Unit::percent; }
 
 std::string header(const std::vector<Metric>& metrics) {
   std::string text = "step,loss,loss_bits";
-  for (const Metric& metric : metrics)
-    text += "," + metric.name + (is_in_nats(metric.unit) ? "," + metric.name + "_bits" : "");
+  for (const Metric& metric : metrics) {
+    text += "," + metric.name;
+    if (is_in_nats(metric.unit)) text += "," + metric.name + "_bits";
+  }
   return text + ",lr,tokens_per_second,seconds";
 }
 
@@ -52,9 +54,11 @@ void MetricsFile::add(int64_t step, double loss, const std::vector<double>& valu
   std::string row = fmt::format("{},{}", step, nats_and_bits(loss));
   for (size_t i = 0; i < metrics_.size(); ++i) {
     const bool in_nats = is_in_nats(metrics_[i].unit);
-    row += values.empty() ? in_nats ? ",," : ","
-           : in_nats      ? "," + nats_and_bits(values[i])
-                          : fmt::format(",{:.6f}", values[i]);
+    row += ',';
+    if (values.empty())
+      row += in_nats ? "," : "";
+    else
+      row += in_nats ? nats_and_bits(values[i]) : fmt::format("{:.6f}", values[i]);
   }
   pending_ += row + fmt::format(",{:.4g},{:.0f},{:.3f}\n", lr, rate, seconds);
 }
