@@ -222,11 +222,17 @@ TEST_CASE("available_memory: of the machine, or what a control group leaves, wit
   CHECK(available() == 0);
   fs::remove_all(root);
   CHECK(available_memory() > 0);
-  for (const Device device : devices()) {  // what is released counts as free, though it is kept
-    const int64_t free = free_memory(device);
-    { const Tensor x(Shape{int64_t{1} << 22}, device); }
+}
+
+TEST_CASE("free_memory: what is released counts as free, though the pool keeps it") {
+  for (const Device device : devices()) {
     synchronize(device);
-    CHECK(std::abs(free_memory(device) - free) < (device == Device::cuda ? 1 : int64_t{1} << 30));
+    const int64_t free = free_memory(device);
+    { const Tensor x = Tensor::full(Shape{int64_t{1} << 24}, 1, device); }
+    synchronize(device);
+    // Other programs of the machine change it too.
+    CHECK(std::abs(free_memory(device) - free) < int64_t{1} << (device == Device::cuda ? 24 : 30));
+    trim_memory(device);
   }
 }
 
