@@ -10,7 +10,7 @@ namespace {
 
 std::string compiler() {
 #if defined(__clang__)
-  return "clang " __clang_version__;
+  return __VERSION__;  // with its name
 #else
   return "g++ " __VERSION__;
 #endif
