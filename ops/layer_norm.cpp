@@ -35,27 +35,59 @@ const float* add_row(float* into, const float* x, const float* a, int64_t r, int
   return into;
 }
 
+void forward_rows(float* y, float* mean, float* rstd, const float* x, const float* a, const float* gamma,
+                  const float* beta, int64_t begin, int64_t end, int64_t d, float eps, const Dropout& dropout) {
+  Tensor row(Shape{d});
+  for (int64_t r = begin; r < end; ++r) {
+    float* const out = y + r * d;
+    const float* const s = add_row(row.data(), x, a, r, d, dropout);
+    float sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < d; ++j) sum += s[j];
+    const float m = sum / static_cast<float>(d);
+#pragma omp simd reduction(+ : squares)
+    for (int64_t j = 0; j < d; ++j) squares += (s[j] - m) * (s[j] - m);
+    const float scale = 1 / std::sqrt(squares / static_cast<float>(d) + eps);
+#pragma omp simd
+    for (int64_t j = 0; j < d; ++j) out[j] = (s[j] - m) * scale * gamma[j] + beta[j];
+    mean[r] = m;
+    rstd[r] = scale;
+  }
+}
+
+// Adds to dgamma and dbeta.
+void backward_rows(float* dx, float* da, float* dgamma, float* dbeta, const float* dy, const float* x, const float* a,
+                   const float* gamma, const float* mean, const float* rstd, int64_t begin, int64_t end, int64_t d,
+                   const Dropout& dropout) {
+  Tensor z_row(Shape{d});
+  float* const row = z_row.data();
+  for (int64_t r = begin; r < end; ++r) {
+    float* const out = dx + r * d;
+    const float* const s = add_row(row, x, a, r, d, dropout);
+    const float* const g = dy + r * d;
+    float sum_g = 0, sum_gz = 0;
+#pragma omp simd reduction(+ : sum_g, sum_gz)
+    for (int64_t j = 0; j < d; ++j) {
+      const float z = (s[j] - mean[r]) * rstd[r];
+      sum_g += g[j] * gamma[j];
+      sum_gz += g[j] * gamma[j] * z;
+      dgamma[j] += g[j] * z;
+      dbeta[j] += g[j];
+      row[j] = z;
+    }
+    const float mean_g = sum_g / static_cast<float>(d), mean_gz = sum_gz / static_cast<float>(d);
+#pragma omp simd
+    for (int64_t j = 0; j < d; ++j) out[j] = rstd[r] * (g[j] * gamma[j] - mean_g - row[j] * mean_gz);
+    if (da) apply_dropout(da + r * d, out, r * d, d, dropout);
+  }
+}
+
 }  // namespace
 
 void cpu::layer_norm_forward(float* y, float* mean, float* rstd, const float* x, const float* a, const float* gamma,
                              const float* beta, int64_t rows, int64_t d, float eps, Dropout dropout) {
   parallel_shares(rows, rows * d >= parallel, [&](int64_t begin, int64_t end, int64_t) {
-    Tensor row(Shape{d});
-    for (int64_t r = begin; r < end; ++r) {
-      float* const out = y + r * d;
-      const float* const s = add_row(row.data(), x, a, r, d, dropout);
-      float sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum)
-      for (int64_t j = 0; j < d; ++j) sum += s[j];
-      const float m = sum / static_cast<float>(d);
-#pragma omp simd reduction(+ : squares)
-      for (int64_t j = 0; j < d; ++j) squares += (s[j] - m) * (s[j] - m);
-      const float scale = 1 / std::sqrt(squares / static_cast<float>(d) + eps);
-#pragma omp simd
-      for (int64_t j = 0; j < d; ++j) out[j] = (s[j] - m) * scale * gamma[j] + beta[j];
-      mean[r] = m;
-      rstd[r] = scale;
-    }
+    forward_rows(y, mean, rstd, x, a, gamma, beta, begin, end, d, eps, dropout);
   });
 }
 
@@ -64,32 +96,10 @@ void cpu::layer_norm_backward(float* dx, float* da, float* dgamma, float* dbeta,
                               int64_t d, Dropout dropout) {
   // Each thread sums over its own rows; the sums are added in the order of the threads.
   Tensor partial = Tensor::full(Shape{omp_get_max_threads(), 2, d}, 0);
-  const auto work = [&](int64_t begin, int64_t end, int64_t thread) {
-    float* const dgamma_part = partial.data() + 2 * d * thread;
-    float* const dbeta_part = dgamma_part + d;
-    Tensor z_row(Shape{d});
-    float* const row = z_row.data();
-    for (int64_t r = begin; r < end; ++r) {
-      float* const out = dx + r * d;
-      const float* const s = add_row(row, x, a, r, d, dropout);
-      const float* const g = dy + r * d;
-      float sum_g = 0, sum_gz = 0;
-#pragma omp simd reduction(+ : sum_g, sum_gz)
-      for (int64_t j = 0; j < d; ++j) {
-        const float z = (s[j] - mean[r]) * rstd[r];
-        sum_g += g[j] * gamma[j];
-        sum_gz += g[j] * gamma[j] * z;
-        dgamma_part[j] += g[j] * z;
-        dbeta_part[j] += g[j];
-        row[j] = z;
-      }
-      const float mean_g = sum_g / static_cast<float>(d), mean_gz = sum_gz / static_cast<float>(d);
-#pragma omp simd
-      for (int64_t j = 0; j < d; ++j) out[j] = rstd[r] * (g[j] * gamma[j] - mean_g - row[j] * mean_gz);
-      if (da) apply_dropout(da + r * d, out, r * d, d, dropout);
-    }
-  };
-  const int64_t parts = parallel_shares(rows, rows * d >= parallel, work);
+  const int64_t parts = parallel_shares(rows, rows * d >= parallel, [&](int64_t begin, int64_t end, int64_t thread) {
+    float* const part = partial.data() + 2 * d * thread;
+    backward_rows(dx, da, part, part + d, dy, x, a, gamma, mean, rstd, begin, end, d, dropout);
+  });
   for (int64_t j = 0; j < d; ++j) {
     dgamma[j] = dbeta[j] = 0;
     for (int64_t t = 0; t < parts; ++t) {

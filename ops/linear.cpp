@@ -32,6 +32,16 @@ void finish(float* y, const float* b, int64_t rows, int64_t n, Activation activa
     }
 }
 
+void relu_gradient(float* g, const float* dy, const float* y, int64_t n, float kept) {
+  for (int64_t i = 0; i < n; ++i) g[i] = y[i] > 0 ? kept * dy[i] : 0;
+}
+
+// sum += each row
+void add_rows(float* sum, const float* g, int64_t rows, int64_t n) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t j = 0; j < n; ++j) sum[j] += g[r * n + j];
+}
+
 }  // namespace
 
 void cpu::linear_forward(float* y, const float* x, const float* w, const float* b, int64_t rows, int64_t out,
@@ -77,22 +87,15 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
     for (int64_t panel = begin; panel < end; ++panel) {
       const int64_t first = panel * panel_rows, count = std::min(panel_rows, rows - first), n = count * out;
       const float* g = dy + first * out;
-      if (activation == Activation::relu) {
-        const float* y_panel = y + first * out;
-        float* to = g_panel.data();
-        for (int64_t i = 0; i < n; ++i) to[i] = y_panel[i] > 0 ? kept * g[i] : 0;
-        g = to;
-      } else if (dropout.p > 0) {
-        float* to = g_panel.data();
-        apply_dropout(to, g, first * out, n, dropout);
-        g = to;
-      }
+      if (activation == Activation::relu)
+        relu_gradient(g_panel.data(), g, y + first * out, n, kept);
+      else if (dropout.p > 0)
+        apply_dropout(g_panel.data(), g, first * out, n, dropout);
+      if (activation == Activation::relu || dropout.p > 0) g = g_panel.data();
       const Operand g_operand(g, n);
       if (dx) packed->multiply(dx + first * in, g_operand, count);
       if (dw) transposed_product(dw_sum, g_operand, Operand(x + first * in, count * in), count, out, in, panel > begin);
-      if (db)
-        for (int64_t r = 0; r < count; ++r)
-          for (int64_t j = 0; j < out; ++j) db_sum[j] += g[r * out + j];
+      if (db) add_rows(db_sum, g, count, out);
     }
   };
   const int64_t sums = parallel_shares(panels(rows), true, work);

@@ -535,28 +535,26 @@ TEST_CASE("FiniteGuard: names the first NaN or infinity, forward and backward, a
 
 #if defined(__x86_64__)
 TEST_CASE("flush_subnormals: a thread's first tensor enables it, in the thread and in workers that it already has") {
-  constexpr unsigned subnormals = 0x1f80;      // MXCSR as a program starts: subnormals are computed
-  std::vector<int> before(4, 0), after(4, 1);  // whether a product is subnormal
+  constexpr unsigned subnormals = 0x1f80;  // MXCSR as a program starts: subnormals are computed
+  const auto threads = static_cast<size_t>(omp_get_max_threads());
+  std::vector<int> before(threads, 0), after(threads, 1);  // whether a product is subnormal
   const auto product_is_subnormal = [] {
     volatile float tiny = 1e-20f;
     const volatile float product = tiny * tiny;
     return product > 0 ? 1 : 0;
   };
   std::thread([&] {
-#pragma omp parallel num_threads(4)
+#pragma omp parallel
     {
       _mm_setcsr(subnormals);
       before[static_cast<size_t>(omp_get_thread_num())] = product_is_subnormal();
     }
     const Tensor first(Shape{1});
-#pragma omp parallel num_threads(4)
+#pragma omp parallel
     after[static_cast<size_t>(omp_get_thread_num())] = product_is_subnormal();
   }).join();
-  const auto threads = static_cast<size_t>(std::min(4, omp_get_max_threads()));
-  for (size_t t = 0; t < threads; ++t) {
-    CHECK(before[t] == 1);
-    CHECK(after[t] == 0);
-  }
+  CHECK(before == std::vector<int>(threads, 1));
+  CHECK(after == std::vector<int>(threads, 0));
 }
 #endif
 
