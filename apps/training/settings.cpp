@@ -127,7 +127,7 @@ std::string preset_table(const std::vector<nlohmann::json>& presets) {
   std::string table = row("Presets:", "preset");
   for (const auto& [key, value] : presets[0].items()) {
     const auto same = [&, &name = key, &first = value](const auto& preset) { return preset[name] == first; };
-    if (key != "preset" && !std::all_of(presets.begin(), presets.end(), same)) table += "\n" + row("  --" + key, key);
+    if (key != "preset" && !std::all_of(presets.begin(), presets.end(), same)) table += '\n' + row("  --" + key, key);
   }
   return table;
 }
