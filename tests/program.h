@@ -42,6 +42,7 @@ struct Result {
 
 // A temporary folder in which the program runs.
 struct Sandbox {
+  std::string executable = program();
   fs::path folder = fs::temp_directory_path() / ("runnel_apps_" + std::to_string(getpid()));
   Sandbox() {
     fs::remove_all(folder);
@@ -49,7 +50,7 @@ struct Sandbox {
   }
   ~Sandbox() { fs::remove_all(folder); }
 
-  // Starts `runnel` with these arguments. file_limit: the largest file it may write, in bytes.
+  // Starts the executable with these arguments. file_limit: the largest file it may write, in bytes.
   pid_t start(const std::string& words, rlim_t file_limit = RLIM_INFINITY) const {
     const pid_t child = fork();
     if (child != 0) return child;
@@ -63,7 +64,7 @@ struct Sandbox {
     if (chdir(folder.c_str()) || setrlimit(RLIMIT_FSIZE, &limit)) _exit(126);
     unsetenv("RUNNEL_DATA");
     alarm(300);  // survives exec: a time limit
-    execv(program().c_str(), argv.data());
+    execv(executable.c_str(), argv.data());
     _exit(127);
   }
 

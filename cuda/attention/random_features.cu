@@ -1,4 +1,5 @@
-// Positive random features: the exponential with the norm, and its rule. ops/attention/random_features.cpp has the derivation.
+// Positive random features: the exponential with the norm, and its rule. ops/attention/random_features.cpp has the
+// derivation.
 #include <cmath>
 
 #include "cuda/launch.h"

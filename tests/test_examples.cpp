@@ -1,0 +1,73 @@
+// The programs in examples/, run as a user does: what they print and write, and their exit status.
+#ifdef RUNNEL_EXAMPLES  // the folder of the built programs; not with ThreadSanitizer
+#include "tests/program.h"
+
+#if __SANITIZE_ADDRESS__
+constexpr bool slow = true;
+#else
+constexpr bool slow = false;
+#endif
+
+using namespace runnel::test;
+
+namespace {
+
+struct Example : Sandbox {
+  explicit Example(const std::string& name) { executable = std::string(RUNNEL_EXAMPLES) + "/example_" + name; }
+  bool exists() const {
+    const bool found = fs::exists(executable);
+    if (!found) MESSAGE("skipped: 1 test, there is no " << executable);
+    return found;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("examples: custom_op's gradient is right and its classifier learns") {
+  const Example example("custom_op");
+  if (!example.exists()) return;
+  const Result result = succeed(example, "");
+  CHECK(contains(result.out, "gradient: "));
+  CHECK(contains(result.out, "points classified correctly"));
+}
+
+TEST_CASE("examples: train_copy learns to copy, and says so if it does not") {
+  const Example example("train_copy");
+  if (!example.exists()) return;
+  const Result few = example.run("2");
+  CHECK(few.status == 1);
+  CHECK(contains(few.out, "accuracy on 500 new sequences: "));
+  if (slow) return;
+  const Result result = succeed(example, "");
+  CHECK(contains(result.out, "update 2000  loss 0.0"));
+  const std::string copied = split(result.out, '\n').back();
+  CHECK(copied.substr(0, copied.find('.')) == copied.substr(copied.find('.') + 1));
+}
+
+TEST_CASE("examples: one_file learns to copy, and says so if it does not") {
+  const Example example("one_file");
+  if (!example.exists()) return;
+  const Result few = example.run("3 2");  // seed, updates
+  CHECK(few.status == 1);
+  CHECK(contains(few.out, "by backward"));
+  CHECK(contains(few.out, "copied correctly"));
+  if (slow) return;
+  const Result result = succeed(example, "");
+  CHECK(contains(result.out, "update 5000   loss 0.0"));
+}
+
+TEST_CASE("examples: load_checkpoint draws an image with a trained model") {
+  const Example example("load_checkpoint");
+  if (!example.exists() || !has_sources()) return;
+  const std::string run = (source_dir() / "tests/golden/runs/mnist_linear").string();
+  const Result result = succeed(example, run + " image.png 7");
+  CHECK(contains(result.out, "task mnist"));
+  const std::string image = read(example.folder / "image.png");
+  CHECK(image.starts_with("\x89PNG"));
+  succeed(example, run + " again.png 7");
+  CHECK(read(example.folder / "again.png") == image);
+  const Result missing = example.run("nothing image.png");
+  CHECK(missing.status == 1);
+  CHECK(contains(missing.err, "nothing"));
+}
+#endif
