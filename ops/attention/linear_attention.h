@@ -67,10 +67,11 @@ struct LinearChunk {
   Matrix rt = scratch.matrix(m, e);                                                  // R^T
   Matrix n = scratch.matrix(1, linear_chunk), d = scratch.matrix(1, linear_chunk);
 
-  explicit LinearChunk(const AttentionSizes& s)
-      : e(padded(s.e)),
-        m(padded(s.m)),
-        scratch((linear_chunk * (5 * e + 4 * m + 2 * linear_chunk + 2) + e * m) / lanes) {}
+  static int64_t vectors(const AttentionSizes& s) {
+    const int64_t e = padded(s.e), m = padded(s.m);
+    return (linear_chunk * (5 * e + 4 * m + 2 * linear_chunk + 2) + e * m) / lanes;
+  }
+  LinearChunk(const AttentionSizes& s, Scratch memory) : e(padded(s.e)), m(padded(s.m)), scratch(memory) {}
 };
 
 // z += sum_r x[r,:],  z += sum_r weight[r] x[r,:]
@@ -152,9 +153,9 @@ class ChunkScan {
  public:
   enum class From { left, right };
 
-  ChunkScan(PerThread<LinearChunk>& chunks, const AttentionSizes& sizes, int64_t length, From from, int64_t rows,
+  ChunkScan(const ThreadScratch& scratch, const AttentionSizes& sizes, int64_t length, From from, int64_t rows,
             int64_t columns)
-      : chunks_(chunks),
+      : scratch_(scratch),
         sizes_(sizes),
         length_(length),
         from_(from),
@@ -228,7 +229,7 @@ class ChunkScan {
     const int64_t group = (sizes_.heads + groups_ - 1) / groups_;
 #pragma omp parallel
     {
-      LinearChunk& chunk = chunks_.own();
+      LinearChunk chunk(sizes_, scratch_.own());
 #pragma omp for collapse(3) schedule(static)
       for (int64_t b = 0; b < sizes_.batch; ++b)
         for (int64_t head = 0; head < sizes_.heads; head += group)
@@ -254,7 +255,7 @@ class ChunkScan {
     return {{at, rows_, columns_}, {at + rows_ * columns_ / lanes, 1, e_}};
   }
 
-  PerThread<LinearChunk>& chunks_;
+  const ThreadScratch& scratch_;
   AttentionSizes sizes_;
   int64_t length_;
   From from_;

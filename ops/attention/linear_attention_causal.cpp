@@ -116,8 +116,8 @@ void cpu::causal_linear_attention_forward(float* y, float* s1, float* z1, const 
                                           AttentionSizes s, FeatureMap map) {
   with_map(map, [&](auto phi) {
     const auto inputs = [&](int64_t n) { return LinearInputs(phi, q, k, v, lengths, s, n); };
-    PerThread<LinearChunk> chunks(s);
-    ChunkScan scan(chunks, s, s.length, ChunkScan::From::left, s.e, s.m);
+    const ThreadScratch scratch(LinearChunk::vectors(s));
+    ChunkScan scan(scratch, s, s.length, ChunkScan::From::left, s.e, s.m);
     scan.sum_segments([&](LinearChunk& c, const ScanState& state, int64_t n, int64_t first, int64_t count) {
       add_keys(c, state, inputs(n), first, count, false);
     });
@@ -138,9 +138,9 @@ void cpu::causal_linear_attention_backward(float* dq, float* dk, float* dv, floa
     const auto rows = [&](auto* x, int64_t n, int64_t width, int64_t next = linear_chunk) {
       return rows_of_sequence(x, n, s.length, s.heads, width, next);
     };
-    PerThread<LinearChunk> chunks(s);
+    const ThreadScratch scratch(LinearChunk::vectors(s));
     {
-      ChunkScan left(chunks, s, s.length, ChunkScan::From::left, s.m, s.e);
+      ChunkScan left(scratch, s, s.length, ChunkScan::From::left, s.m, s.e);
       left.sum_segments([&](LinearChunk& c, const ScanState& state, int64_t n, int64_t first, int64_t count) {
         add_keys(c, state, inputs(n, linear_chunk), first, count, true);
       });
@@ -150,7 +150,7 @@ void cpu::causal_linear_attention_backward(float* dq, float* dk, float* dv, floa
                             rows(dy, n, s.m), rows(y, n, s.m), first, count);
       });
     }
-    ChunkScan right(chunks, s, s.length, ChunkScan::From::right, s.e, s.m);
+    ChunkScan right(scratch, s, s.length, ChunkScan::From::right, s.e, s.m);
     right.sum_segments([&](LinearChunk& c, const ScanState& state, int64_t n, int64_t first, int64_t count) {
       load(c.q, rows(q, n, s.e, -linear_chunk), first, count, phi);
       load_output_gradient(c, rows(dk, n, s.e), rows(dv, n, s.m), rows(dy, n, s.m, -linear_chunk), first, count);

@@ -66,12 +66,12 @@ void cpu::full_linear_attention_forward(float* y, const float* q, const float* k
                                         const int32_t* lengths, AttentionSizes s, FeatureMap map) {
   with_map(map, [&](auto phi) {
     const auto inputs = [&](int64_t n) { return LinearInputs(phi, q, k, v, lengths, s, n); };
-    PerThread<LinearChunk> chunks(s);
-    ChunkScan over_keys(chunks, s, s.key_length, ChunkScan::From::left, s.e, s.m);
+    const ThreadScratch scratch(LinearChunk::vectors(s));
+    ChunkScan over_keys(scratch, s, s.key_length, ChunkScan::From::left, s.e, s.m);
     over_keys.sum_all([&](LinearChunk& c, const ScanState& state, int64_t n, int64_t first, int64_t count) {
       add_keys(c, state, inputs(n), first, count, false);
     });
-    ChunkScan over_queries(chunks, s, s.length, ChunkScan::From::left, 0, 0);
+    ChunkScan over_queries(scratch, s, s.length, ChunkScan::From::left, 0, 0);
     over_queries.each_chunk([&](LinearChunk& c, const ScanState&, int64_t n, int64_t first, int64_t count) {
       full_forward_chunk(c, over_keys.total(n), rows_of_sequence(y, n, s.length, s.heads, s.m, linear_chunk), inputs(n),
                          first, count);
@@ -90,17 +90,17 @@ void cpu::full_linear_attention_backward(float* dq, float* dk, float* dv, const 
     const auto of_key = [&](auto* x, int64_t n, int64_t width) {
       return rows_of_sequence(x, n, s.key_length, s.heads, width, linear_chunk);
     };
-    PerThread<LinearChunk> chunks(s);
-    ChunkScan over_keys(chunks, s, s.key_length, ChunkScan::From::left, s.m, s.e);
+    const ThreadScratch scratch(LinearChunk::vectors(s));
+    ChunkScan over_keys(scratch, s, s.key_length, ChunkScan::From::left, s.m, s.e);
     over_keys.sum_all([&](LinearChunk& c, const ScanState& state, int64_t n, int64_t first, int64_t count) {
       add_keys(c, state, inputs(n), first, count, true);
     });
-    ChunkScan over_queries(chunks, s, s.length, ChunkScan::From::left, s.e, s.m);
+    ChunkScan over_queries(scratch, s, s.length, ChunkScan::From::left, s.e, s.m);
     over_queries.sum_all([&](LinearChunk& c, const ScanState& state, int64_t n, int64_t first, int64_t count) {
       full_backward_queries(c, over_keys.total(n), state, of_query(dq, n, s.e), inputs(n), of_query(dy, n, s.m),
                             of_query(y, n, s.m), first, count);
     });
-    ChunkScan over_keys_again(chunks, s, s.key_length, ChunkScan::From::left, 0, 0);
+    ChunkScan over_keys_again(scratch, s, s.key_length, ChunkScan::From::left, 0, 0);
     over_keys_again.each_chunk([&](LinearChunk& c, const ScanState&, int64_t n, int64_t first, int64_t count) {
       full_backward_keys(c, over_queries.total(n), of_key(dk, n, s.e), of_key(dv, n, s.m), inputs(n), first, count);
     });

@@ -87,15 +87,15 @@ struct LshBlock {
   Matrix p = scratch.matrix(keys, queries), w = scratch.matrix(keys, queries);
   Matrix y = scratch.matrix(queries, m), dq = scratch.matrix(queries, e), dk = scratch.matrix(keys, e);
   Matrix dv = scratch.matrix(keys, m);
-  float largest[most], total[most], factor[most], l[most], d[most];  // of each query
-  int32_t begin[most], end[most], place[most];
+  alignas(64) float largest[most], total[most], factor[most], l[most], d[most];  // of each query
+  alignas(64) int32_t begin[most], end[most], place[most];
 
-  LshBlock(const AttentionSizes& s, const Lsh& lsh)
-      : e(padded(s.e)),
-        m(padded(s.m)),
-        queries(padded(lsh.chunk)),
-        keys(padded(2 * lsh.chunk)),
-        scratch((queries * (3 * e + 3 * m) + keys * (2 * e + 2 * m + 2 * queries)) / lanes) {}
+  static int64_t vectors(const AttentionSizes& s, const Lsh& lsh) {
+    const int64_t e = padded(s.e), m = padded(s.m), queries = padded(lsh.chunk), keys = padded(2 * lsh.chunk);
+    return (queries * (3 * e + 3 * m) + keys * (2 * e + 2 * m + 2 * queries)) / lanes;
+  }
+  LshBlock(const AttentionSizes& s, const Lsh& lsh, Scratch memory)
+      : e(padded(s.e)), m(padded(s.m)), queries(padded(lsh.chunk)), keys(padded(2 * lsh.chunk)), scratch(memory) {}
   RunningSoftmax softmax() { return {largest, total, factor, queries}; }
 
   // What is made of keys ends with the last one, but for padding.
@@ -255,10 +255,10 @@ void cpu::lsh_attention_forward(float* y, float* l, const float* q, const float*
                                 const int32_t* lengths, AttentionSizes s, Lsh lsh) {
   const std::vector<float> inverse = inverse_norms(q, s);
   std::vector<float> total(static_cast<size_t>(position_count(s)));
-  PerThread<LshBlock> blocks(s, lsh);
+  const ThreadScratch scratch(LshBlock::vectors(s, lsh));
 #pragma omp parallel
   {
-    LshBlock& b = blocks.own();
+    LshBlock b(s, lsh, scratch.own());
     for (int64_t round = 0; round < lsh.rounds; ++round) {
 #pragma omp for collapse(2) schedule(static)
       for (int64_t n = 0; n < s.sequences(); ++n)
@@ -288,10 +288,10 @@ void cpu::lsh_attention_backward(float* dq, float* dv, const float* dy, const fl
                                  const float* v, LshPlaces places, const int32_t* lengths, AttentionSizes s, Lsh lsh) {
   const std::vector<float> inverse = inverse_norms(q, s);
   std::vector<float> d(static_cast<size_t>(position_count(s)));
-  PerThread<LshBlock> blocks(s, lsh);
+  const ThreadScratch scratch(LshBlock::vectors(s, lsh));
 #pragma omp parallel
   {
-    LshBlock& b = blocks.own();
+    LshBlock b(s, lsh, scratch.own());
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < position_count(s); ++i) {
       const int64_t n = i / s.length, position = i % s.length;

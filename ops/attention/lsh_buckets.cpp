@@ -1,4 +1,6 @@
 // How lsh attention sorts positions into buckets, on the CPU: see lsh_attention.cpp.
+#include <omp.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -13,11 +15,12 @@ using namespace cpu;
 constexpr int64_t hash_block = 4 * lanes;  // positions
 
 struct HashBlock {
-  Scratch scratch;
   Matrix q, qt, rotation, projections;
-  HashBlock(int64_t e, int64_t half)
-      : scratch((2 * hash_block * padded(e) + padded(e) * padded(half) + padded(half) * hash_block) / lanes),
-        q(scratch.matrix(hash_block, padded(e))),
+  static int64_t vectors(int64_t e, int64_t half) {
+    return (2 * hash_block * padded(e) + padded(e) * padded(half) + padded(half) * hash_block) / lanes;
+  }
+  HashBlock(int64_t e, int64_t half, Scratch scratch)
+      : q(scratch.matrix(hash_block, padded(e))),
         qt(scratch.matrix(padded(e), hash_block)),
         rotation(scratch.matrix(padded(e), padded(half))),
         projections(scratch.matrix(padded(half), hash_block)) {}
@@ -53,10 +56,10 @@ void cpu::lsh_rotations(float* rotations, Key key, int64_t n) {
 // Threads share rounds, sequences and blocks of positions.
 void cpu::lsh_hash(int32_t* buckets, const float* q, const float* rotations, AttentionSizes s, Lsh lsh) {
   const int64_t half = lsh.buckets / 2;
-  PerThread<HashBlock> blocks(s.e, half);
+  const ThreadScratch scratch(HashBlock::vectors(s.e, half));
 #pragma omp parallel
   {
-    HashBlock& b = blocks.own();
+    const HashBlock b(s.e, half, scratch.own());
 #pragma omp for collapse(3) schedule(static)
     for (int64_t round = 0; round < lsh.rounds; ++round)
       for (int64_t n = 0; n < s.sequences(); ++n)
@@ -74,25 +77,24 @@ void cpu::lsh_hash(int32_t* buckets, const float* q, const float* rotations, Att
 // Threads share rounds and sequences.
 void cpu::lsh_sort(int32_t* order, int32_t* begin, int32_t* end, const int32_t* buckets, const int32_t* lengths,
                    AttentionSizes s, Lsh lsh) {
-  PerThread<std::vector<int64_t>> all_ends(static_cast<size_t>(lsh.buckets));
+  std::vector<int64_t> ends_of_threads(static_cast<size_t>(omp_get_max_threads() * lsh.buckets));
 #pragma omp parallel for schedule(static)
   for (int64_t n = 0; n < lsh.rounds * s.sequences(); ++n) {
     const int64_t at = n * s.length, length = seen_keys(lengths, s, n % s.sequences());
-    std::vector<int64_t>& ends = all_ends.own();
-    std::fill(ends.begin(), ends.end(), 0);
-    for (int64_t i = 0; i < length; ++i) ++ends[static_cast<size_t>(buckets[at + i])];
+    int64_t* const ends = ends_of_threads.data() + omp_get_thread_num() * lsh.buckets;
+    std::fill_n(ends, lsh.buckets, 0);
+    for (int64_t i = 0; i < length; ++i) ++ends[buckets[at + i]];
     int64_t place = 0;
-    for (int64_t& bucket_end : ends) {
+    for (int64_t bucket = 0; bucket < lsh.buckets; ++bucket) {
       const int64_t bucket_begin = place;
-      for (const int64_t stop = place + bucket_end; place < stop; ++place) {
+      for (const int64_t stop = place + ends[bucket]; place < stop; ++place) {
         const int64_t chunk = place / lsh.chunk * lsh.chunk;
         begin[at + place] = static_cast<int32_t>(std::max(bucket_begin, chunk - lsh.chunk));
         end[at + place] = static_cast<int32_t>(s.causal ? place : std::min(stop, chunk + lsh.chunk));
       }
-      bucket_end = bucket_begin;  // from here on, where its next position goes
+      ends[bucket] = bucket_begin;  // from here on, where its next position goes
     }
-    for (int64_t i = 0; i < length; ++i)
-      order[at + ends[static_cast<size_t>(buckets[at + i])]++] = static_cast<int32_t>(i);
+    for (int64_t i = 0; i < length; ++i) order[at + ends[buckets[at + i]]++] = static_cast<int32_t>(i);
     for (int64_t i = length; i < s.length; ++i) {  // padding
       order[at + i] = static_cast<int32_t>(i);
       begin[at + i] = end[at + i] = static_cast<int32_t>(length);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "ops/cpu/math.h"
@@ -25,14 +26,18 @@ struct RunningSoftmax {
   int64_t queries;
 };
 
-// Scores of the next keys -> e^(x - m), and m, the sum and the factor.
-inline void advance_softmax(const RunningSoftmax& r, const Matrix& scores, int64_t keys) {
-  float base[most_queries];
-  std::copy_n(r.largest, r.queries, base);
-  for (int64_t j = 0; j < keys; ++j) {
-    const float* const x = scores.row(j);
-#pragma omp simd
-    for (int64_t i = 0; i < r.queries; ++i) base[i] = x[i] > base[i] ? x[i] : base[i];
+// Scores of the next keys -> e^(x - m), and m, the sum and the factor. Inlined, so that loops of constant length are
+// compiled as such.
+[[gnu::always_inline]] inline void advance_softmax(const RunningSoftmax& r, const Matrix& scores, int64_t keys) {
+  alignas(64) float base[most_queries];
+  for (int64_t c = 0; c < r.queries / lanes; ++c) {
+    Lanes largest;
+    std::memcpy(&largest, r.largest + c * lanes, sizeof largest);
+    for (int64_t j = 0; j < keys; ++j) {
+      const Lanes x = scores.lanes_of(j)[c];
+      largest = x > largest ? x : largest;
+    }
+    std::memcpy(base + c * lanes, &largest, sizeof largest);
   }
 #pragma omp simd
   for (int64_t i = 0; i < r.queries; ++i) {

@@ -60,17 +60,17 @@ struct SoftmaxBlock {
   Matrix q = scratch.matrix(block, e), qt = scratch.matrix(e, block), k = scratch.matrix(block, e);
   Matrix v = scratch.matrix(block, m), g = scratch.matrix(block, m), gt = scratch.matrix(m, block);
   Matrix p = scratch.matrix(block, block), w = scratch.matrix(block, block);
-  Matrix f = scratch.matrix(block, block), ft = scratch.matrix(block, block);  // what dropout multiplies p with
   Matrix y = scratch.matrix(block, m), dq = scratch.matrix(block, e), dk = scratch.matrix(block, e);
   Matrix dv = scratch.matrix(block, m);
   Matrix largest = scratch.matrix(1, block), total = scratch.matrix(1, block), factor = scratch.matrix(1, block);
-  std::vector<float> d;  // d_i of each query of a sequence, in the backward pass
+  Matrix f = scratch.matrix(block, block), ft = scratch.matrix(block, block);  // what dropout multiplies p with
+  Matrix d;  // d_i of each query of a sequence, in the backward pass
 
-  explicit SoftmaxBlock(const AttentionSizes& s, int64_t queries = 0)
-      : e(padded(s.e)),
-        m(padded(s.m)),
-        scratch((block * (5 * e + 5 * m + 4 * block + 3)) / lanes),
-        d(static_cast<size_t>(queries)) {}
+  static int64_t vectors(const AttentionSizes& s, int64_t queries = 0) {
+    return (block * (5 * padded(s.e) + 5 * padded(s.m) + 4 * block + 3) + padded(queries)) / lanes;
+  }
+  SoftmaxBlock(const AttentionSizes& s, Scratch memory, int64_t queries = 0)
+      : e(padded(s.e)), m(padded(s.m)), scratch(memory), d(scratch.matrix(1, padded(queries))) {}
   RunningSoftmax softmax() const { return {largest.row(0), total.row(0), factor.row(0), block}; }
 };
 
@@ -84,15 +84,13 @@ void hide(const Matrix& p, int64_t key, int64_t end, int64_t first, bool causal)
   }
 }
 
-// What dropout multiplies the weights of keys [key, key + block) and queries [first, first + block) with -> f, where
-// rows are keys and columns queries.
-void draw_dropout(SoftmaxBlock& b, const AttentionSizes& s, int64_t n, int64_t key, int64_t first,
-                  const Dropout& dropout) {
+// What dropout multiplies a block of weights with -> f, where rows are keys and columns queries. Numbers of the weights
+// begin with `first`, and are `row` apart from query to query.
+[[gnu::noinline]] void draw_dropout(Matrix f, Matrix transposed, int64_t first, int64_t row, Dropout dropout) {
   constexpr int64_t each = block / 8, count = block * each;  // Philox blocks of a query, and of all
   const auto words_of_key = dropout.key.words();
   uint64_t index[count];
-  for (int64_t i = 0; i < count; ++i)
-    index[i] = static_cast<uint64_t>((first_weight(s, n, first + i / each) + key) / 8 + i % each);
+  for (int64_t i = 0; i < count; ++i) index[i] = static_cast<uint64_t>((first + i / each * row) / 8 + i % each);
   uint32_t words[4 * count];
   for (int64_t i = 0; i < count; ++i) {
     const Philox p =
@@ -107,10 +105,10 @@ void draw_dropout(SoftmaxBlock& b, const AttentionSizes& s, int64_t n, int64_t k
   std::memcpy(numbers, words, sizeof words);
   const auto threshold = static_cast<uint32_t>(std::lround(dropout.p * 0x1p16f));
   const float kept = 1 / (1 - dropout.p);
-  float* const ft = b.ft.row(0);
+  float* const ft = transposed.row(0);
 #pragma omp simd
   for (int64_t i = 0; i < block * block; ++i) ft[i] = numbers[i] >= threshold ? kept : 0;
-  transpose(b.f, b.ft);
+  transpose(f, transposed);
 }
 
 // x *= f, number by number.
@@ -128,22 +126,21 @@ struct SoftmaxSequence {
 
 // Adds to the gradients of a block of keys and of a block of queries what they do to each other.
 void backward_block(SoftmaxBlock& b, const AttentionSizes& s, const SoftmaxSequence& x, const Dropout& dropout,
-                    int64_t key, int64_t first) {
+                    float scale, int64_t key, int64_t first) {
   const int64_t count = std::min(block, s.length - first);
-  const float scale = score_scale(s);
   load(b.q, x.q, first, count, [scale](float number) { return scale * number; });
   load(b.g, x.dy, first, count);
   transpose(b.qt, b.q);
   transpose(b.gt, b.g);
   float l[block] = {}, d[block] = {};
   std::copy_n(x.l + first, count, l);
-  std::copy_n(b.d.data() + first, count, d);
+  std::copy_n(b.d.row(0) + first, count, d);
 
   multiply(b.p, b.k, b.qt, Store::set);
   hide(b.p, key, x.key_end, first, s.causal);
   multiply(b.w, b.v, b.gt, Store::set);
   if (dropout.p > 0) {
-    draw_dropout(b, s, x.n, key, first, dropout);
+    draw_dropout(b.f, b.ft, first_weight(s, x.n, first) + key, first_weight(s, 0, 1), dropout);
     multiply_by(b.w, b.f);
   }
   for (int64_t j = 0; j < block; ++j) {
@@ -172,10 +169,10 @@ void backward_block(SoftmaxBlock& b, const AttentionSizes& s, const SoftmaxSeque
 void cpu::softmax_attention_forward(float* y, float* l, const float* q, const float* k, const float* v,
                                     const int32_t* lengths, AttentionSizes s, Dropout dropout) {
   const float scale = score_scale(s);
-  PerThread<SoftmaxBlock> blocks(s);
+  const ThreadScratch scratch(SoftmaxBlock::vectors(s));
 #pragma omp parallel
   {
-    SoftmaxBlock& b = blocks.own();
+    SoftmaxBlock b(s, scratch.own());
 #pragma omp for collapse(2) schedule(dynamic)
     for (int64_t n = 0; n < s.sequences(); ++n)
       for (int64_t from = 0; from < s.length; from += block) {
@@ -194,7 +191,7 @@ void cpu::softmax_attention_forward(float* y, float* l, const float* q, const fl
           hide(b.p, key, end, first, s.causal);
           advance_softmax(b.softmax(), b.p, block);
           if (dropout.p > 0) {
-            draw_dropout(b, s, n, key, first, dropout);
+            draw_dropout(b.f, b.ft, first_weight(s, n, first) + key, first_weight(s, 0, 1), dropout);
             multiply_by(b.p, b.f);
           }
           for (int64_t i = 0; i < block; ++i)
@@ -215,10 +212,10 @@ void cpu::softmax_attention_forward(float* y, float* l, const float* q, const fl
 void cpu::softmax_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* l,
                                      const float* q, const float* k, const float* v, const int32_t* lengths,
                                      AttentionSizes s, Dropout dropout) {
-  PerThread<SoftmaxBlock> blocks(s, s.length);
+  const ThreadScratch scratch(SoftmaxBlock::vectors(s, s.length));
 #pragma omp parallel
   {
-    SoftmaxBlock& b = blocks.own();
+    SoftmaxBlock b(s, scratch.own(), s.length);
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < s.sequences(); ++n) {
       const SoftmaxSequence x{of_queries(s, q, n, s.e),
@@ -236,7 +233,7 @@ void cpu::softmax_attention_backward(float* dq, float* dk, float* dv, const floa
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t c = 0; c < s.m; ++c) sum += g[c] * out[c];
-        b.d[static_cast<size_t>(i)] = sum;
+        b.d.row(0)[i] = sum;
         std::fill_n(x.dq(i), s.e, 0.0f);
       }
       for (int64_t key = 0; key < s.key_length; key += block) {
@@ -248,7 +245,7 @@ void cpu::softmax_attention_backward(float* dq, float* dk, float* dv, const floa
           load(b.k, x.k, key, seen);
           load(b.v, x.v, key, seen);
           for (int64_t first = s.causal ? key : 0; first < s.length; first += block)
-            backward_block(b, s, x, dropout, key, first);
+            backward_block(b, s, x, dropout, score_scale(s), key, first);
         }
         for (int64_t j = 0; j < count; ++j) {
           std::copy_n(b.dk.row(j), s.e, dk_n(key + j));

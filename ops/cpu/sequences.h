@@ -3,8 +3,6 @@
 #pragma once
 #include <omp.h>
 
-#include <deque>
-
 #include "engine/tensor.h"
 #include "ops/cpu/small_matrix.h"
 #include "ops/kernels.h"
@@ -47,34 +45,33 @@ inline void load(const Matrix& to, const SequenceRows<const float>& from, int64_
   load(to, from, first, count, [](float x) { return x; });
 }
 
-// The matrices of one thread, carved from one allocation.
+// Carves matrices out of memory.
 class Scratch {
  public:
-  explicit Scratch(int64_t vectors) : block_(static_cast<size_t>(vectors) * sizeof(Lanes), Device::cpu) {}
+  explicit Scratch(Lanes* memory) : next_(memory) {}
   Matrix matrix(int64_t rows, int64_t columns) {
-    Matrix matrix{static_cast<Lanes*>(block_.data()) + used_, rows, columns};
-    used_ += matrix.vectors();
+    const Matrix matrix{next_, rows, columns};
+    next_ += matrix.vectors();
     return matrix;
   }
 
  private:
-  Storage block_;
-  int64_t used_ = 0;
+  Lanes* next_;
 };
 
-// One T(arguments...) for every thread of the parallel regions that follow. Made before them, because an exception,
-// such as that there is no memory left, must not leave a parallel region.
-template <class T>
-class PerThread {
+// Memory for each thread of the parallel regions that follow. Allocated before them, because an exception, such as that
+// there is no memory left, must not leave a parallel region.
+class ThreadScratch {
  public:
-  template <class... Arguments>
-  explicit PerThread(const Arguments&... arguments) {
-    for (int i = 0; i < omp_get_max_threads(); ++i) each_.emplace_back(arguments...);
+  explicit ThreadScratch(int64_t vectors)
+      : vectors_(vectors), memory_(static_cast<size_t>(omp_get_max_threads() * vectors) * sizeof(Lanes), Device::cpu) {}
+  Scratch own() const {  // of the calling thread
+    return Scratch(static_cast<Lanes*>(memory_.data()) + omp_get_thread_num() * vectors_);
   }
-  T& own() { return each_[static_cast<size_t>(omp_get_thread_num())]; }  // the calling thread's
 
  private:
-  std::deque<T> each_;  // a T need not be movable
+  int64_t vectors_;
+  Storage memory_;
 };
 
 }  // namespace runnel::cpu
