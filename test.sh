@@ -69,7 +69,7 @@ else
   all_launched='structure: the tests have launched every CUDA kernel'
   SIMT_LAUNCHED=$work/launched run build-sanitize -E "^nvcc|^$all_launched"  # nvcc says the same in every build
   SIMT_LAUNCHED=$work/launched run build-sanitize -R "^$all_launched"
-  for seed in 1 2 3; do SIMT_SEED=$seed run build-sanitize -L ops -E "$slow|gradient"; done
+  for seed in 1 2 3; do SIMT_SEED=$seed run build-sanitize -L ops -E "$slow|gradients"; done
 
   build thread simt_tests runnel_tests  # one thread of OpenMP: of those ThreadSanitizer does not know the barriers
   export OMP_NUM_THREADS=1 SIMT_SEED=3
