@@ -13,7 +13,11 @@ using namespace runnel::test;
 namespace {
 
 struct Example : Sandbox {
-  explicit Example(const std::string& name) { executable = std::string(RUNNEL_EXAMPLES) + "/example_" + name; }
+  explicit Example(const std::string& name) {
+    executable = std::string(RUNNEL_EXAMPLES) + "/example_" + name;
+    setenv("OMP_NUM_THREADS", "1", 1);  // other tests run beside this one: waiting for a second thread could take long
+  }
+  ~Example() { unsetenv("OMP_NUM_THREADS"); }
   bool exists() const {
     const bool found = fs::exists(executable);
     if (!found) MESSAGE("skipped: 1 test, there is no " << executable);
