@@ -8,6 +8,9 @@ for program in clang-format-14 clang-format; do
   program=
 done
 [ -n "$program" ] || { echo "format.sh: there is no clang-format 14 (Debian, Ubuntu: apt-get install clang-format-14)" >&2; exit 2; }
-arguments=(-i)
-[ "${1:-}" != --check ] || arguments=(--dry-run -Werror)
-git ls-files -z '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 "$program" "${arguments[@]}" || exit 1
+case "${1:-}" in
+  "") arguments=(-i) ;;
+  --check) arguments=(--dry-run -Werror) ;;
+  *) echo "format.sh: unknown argument $1; give --check or nothing" >&2; exit 1 ;;
+esac
+git ls-files -z --cached --others --exclude-standard --deduplicate '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 "$program" "${arguments[@]}" || exit 1
