@@ -2,11 +2,12 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <new>
 #include <string>
-#include <vector>
 
+#include "apps/cli/output.h"
 #include "apps/cli/subcommand.h"
 #include "apps/tasks/tasks.h"
 #include "engine/check.h"
@@ -16,34 +17,32 @@ namespace runnel {
 
 void add_check(Subcommand program, Command& chosen);
 void add_bench(Subcommand program, Command& chosen);
+void add_runs(Subcommand program, Command& chosen);
+void add_completion(Subcommand program, Command& chosen);
 
 }  // namespace runnel
 
 namespace {
 
-// A command line that names no complete command ("runnel mnist", "runnel mnist paint"): lists what there is.
-void check_is_command(const CLI::App& program) {
-  const CLI::App* last = &program;
-  std::string words = "runnel", commands;
-  while (!last->get_subcommands().empty()) {
-    last = last->get_subcommands()[0];
-    words += " " + last->get_name();
+// Names of files stand in sentences as they are: here they lose control characters, and what no file system would take.
+int complain(const std::string& sentence, int status) {
+  constexpr size_t longest_name = 255, shown = 60;
+  std::string line;
+  for (size_t at = 0; at < sentence.size();) {
+    const size_t end = std::min(sentence.find_first_of("/ ", at), sentence.size() - 1) + 1;
+    const bool is_long = end - at > longest_name + 1;
+    line.append(sentence, at, is_long ? shown : end - at);
+    if (is_long) line += "... ";
+    at = end;
   }
-  for (const CLI::App* command : last->get_subcommands({})) commands += " " + command->get_name();
-  const std::vector<std::string> rest = last->remaining();
-  runnel::check<runnel::UsageError>(commands.empty(), "after \"", words, "\" comes one of:", commands,
-                                    rest.empty() ? "" : "; not \"" + rest[0] + "\"", "; --help explains them");
+  for (char& c : line)
+    if (static_cast<unsigned char>(c) < ' ') c = '?';
+  fmt::print(stderr, "runnel: {}\n", line);
+  return status;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   using namespace runnel;
-  const auto complain = [](const char* sentence, int status) {
-    fmt::print(stderr, "runnel: {}\n", sentence);
-    return status;
-  };
-  std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is then an error like a full disk
   try {
     CLI::App program{"Runnel trains and samples transformers with linear attention."};
     program.option_defaults()->always_capture_default()->take_last();  // a flag given twice: the last counts
@@ -52,20 +51,10 @@ int main(int argc, char** argv) {
     const Subcommand runnel(program);
     Command chosen;
     for (const auto add : all_tasks) add(runnel, chosen);
-    add_check(runnel, chosen);
-    add_bench(runnel, chosen);
-    try {
-      program.parse(argc, argv);
-    } catch (const CLI::Success& help_or_version) {
-      return program.exit(help_or_version);
-    } catch (const CLI::ExtrasError&) {
-      check_is_command(program);
-      throw;
-    }
-    check_is_command(program);
-    return chosen();
-  } catch (const CLI::ParseError& error) {
-    return complain((std::string(error.what()) + "; --help says what can be").c_str(), 2);
+    for (const auto add : {add_check, add_bench, add_runs, add_completion}) add(runnel, chosen);
+    const std::string text = parse(program, argc, argv);
+    fmt::print("{}", text);
+    return text.empty() ? chosen() : 0;
   } catch (const UsageError& error) {
     return complain(error.what(), 2);
   } catch (const std::bad_alloc&) {
@@ -73,4 +62,14 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     return complain(error.what(), 1);
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  runnel::prepare_output();
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is then an error like a full disk
+  const int status = run(argc, argv);
+  const std::string problem = runnel::output_problem();
+  return status == 0 && !problem.empty() ? complain(problem, 1) : status;
 }

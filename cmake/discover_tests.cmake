@@ -1,7 +1,7 @@
 # discover_tests(target): a ctest test for every test case of a doctest program, labelled with its file
-# (tests/test_matmul.cpp: "matmul") and, where that is an op's, with "ops". They are listed whenever the program has been
-# linked. doctest's own doctest_discover_tests would need a test suite around each file, and one process per test case,
-# to find labels.
+# (tests/test_matmul.cpp: "matmul") and, where its name is an op's or begins with it, with "ops". They are listed
+# whenever the program has been linked. doctest's own doctest_discover_tests would need a test suite around each file,
+# and one process per test case, to find labels.
 cmake_minimum_required(VERSION 3.22)
 
 if(NOT CMAKE_SCRIPT_MODE_FILE)
@@ -27,6 +27,7 @@ string(REPLACE ";" "${semicolon}" xml "${xml}")
 string(REPLACE "[" "${open}" xml "${xml}")
 string(REPLACE "]" "${close}" xml "${xml}")
 string(REGEX REPLACE "([^;]*/)" "" ops "${OPS}")
+string(REPLACE ";" "|" ops "${ops}")
 string(REGEX MATCHALL "<TestCase [^\n]*" cases "${xml}")
 set(script "")
 foreach(case IN LISTS cases)
@@ -41,7 +42,7 @@ foreach(case IN LISTS cases)
   string(REPLACE "&amp;" "&" name "${name}")
   string(REPLACE "," "\\," filter "${name}")
   set(labels ${file})
-  if(file IN_LIST ops)
+  if(file MATCHES "^(${ops})(_|$)")
     list(APPEND labels ops)
   endif()
   string(APPEND script "add_test([==[${name}]==] [==[${PROGRAM}]==] [==[--test-case=${filter}]==] --skip-status=77)\n"

@@ -119,18 +119,13 @@ __device__ inline T block_sum(T x, T* scratch) {
   return warp_sum(threadIdx.x % 32 < blockDim.x / 32 ? scratch[threadIdx.x % 32] : T(0));
 }
 
-// The dropout factor of element i of a tensor, 0 or 1 / (1 - p): see `dropout` in ops/kernels.h.
+// What decides the dropout factor of each element, 0 or 1 / (1 - p): see `dropout` in ops/kernels.h.
 struct Mask {
   Key key;
   uint32_t threshold;
   float kept;
   explicit Mask(const Dropout& dropout)
       : key(dropout.key), threshold(static_cast<uint32_t>(dropout.p * 65536.0f + 0.5f)), kept(1 / (1 - dropout.p)) {}
-  __device__ float operator()(int64_t i) const {
-    if (threshold == 0) return kept;
-    const uint32_t word = key.bits(static_cast<uint64_t>(i) / 2);
-    return (word >> 16 * (i % 2) & 0xffffu) >= threshold ? kept : 0;
-  }
 };
 
 // --- instructions ----------------------------------------------------------------------------------------------------

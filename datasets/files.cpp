@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "engine/check.h"
+#include "engine/file.h"
 
 namespace runnel {
 
@@ -47,8 +48,8 @@ fs::path find_file(const Source& source, const fs::path& directory, const std::v
 
 // gzread also reads files that are not compressed.
 DataFile::DataFile(const Source& source, const fs::path& path)
-    : download_(source.download), path_(path), file_(gzopen(path.c_str(), "rb"), gzclose) {
-  check(file_ != nullptr, path_.string(), ": cannot be opened: ", std::strerror(errno));
+    : download_(source.download), path_(path), file_(gzdopen(open_regular_file(path), "rb"), gzclose) {
+  check(file_ != nullptr, path_.string(), ": there is no memory to read it");
 }
 
 void DataFile::damaged(const std::string& what) const {

@@ -1,5 +1,7 @@
 #include "datasets/images.h"
 
+#include <zlib.h>
+
 #include "engine/check.h"
 
 namespace runnel {
@@ -37,6 +39,12 @@ ImageSet slice(const ImageSet& images, int64_t first, int64_t count) {
           {pixels, pixels + count * images.size()},
           {labels, labels + count},
           images.class_names};
+}
+
+uint32_t checksum(const ImageSet& images) {
+  const uLong pixels = crc32_z(0, images.pixels.data(), images.pixels.size());
+  const auto* const labels = reinterpret_cast<const Bytef*>(images.labels.data());
+  return static_cast<uint32_t>(crc32_z(pixels, labels, images.labels.size() * sizeof(int32_t)));
 }
 
 ByteBatch byte_batch(const ImageSet& images, int64_t first, int64_t batch, Device device, bool classes) {

@@ -26,6 +26,9 @@ ImageSet halved(const ImageSet& images);
 // Images first .. first + count - 1. Throws if the set has fewer.
 ImageSet slice(const ImageSet& images, int64_t first, int64_t count);
 
+// CRC-32 of pixels and labels.
+uint32_t checksum(const ImageSet& images);
+
 // There is no begin-of-sequence token: the first byte is only an input. A class-conditional model reads the token
 // 256 + label before it, and predicts the first byte too.
 struct ByteBatch {

@@ -20,7 +20,7 @@ cat <<'TEXT'
 # Command line
 
 Every command with its flags, as `--help` prints them: each flag's type, what its value may be, and after `=` its default. Below the flags of `train` stand the values that differ between the presets. A flag given twice counts
-the last time; exit status is 0 (done), 1 (failed), 2 (impossible command line) or 130 (interrupted and saved).
+the last time; exit status is 0 (done), 1 (failed, or its output could not be written), 2 (impossible command line) or 130 (interrupted and saved).
 
 Made by `docs/make-cli.sh build/runnel > docs/cli.md`; a test checks that it is up to date.
 TEXT

@@ -23,6 +23,13 @@
 #else
 #define RUNNEL_POOL 1
 #endif
+#if !defined(RUNNEL_FRESH_IS_NAN)
+#if defined(__SANITIZE_ADDRESS__)
+#define RUNNEL_FRESH_IS_NAN 1  // fresh memory, so that what nobody wrote shows in results
+#else
+#define RUNNEL_FRESH_IS_NAN 0
+#endif
+#endif
 
 namespace runnel {
 namespace {
@@ -138,6 +145,14 @@ Counter& counter(Device device) { return counters[device == Device::cuda]; }
 
 size_t round_up(size_t bytes) { return bytes ? (bytes + alignment - 1) / alignment * alignment : alignment; }
 
+void* allocate_on_cpu(size_t bytes) {
+  void* const memory = pool().allocate(bytes);
+  constexpr uint32_t signalling_nan = 0x7fa07fa0;
+  if (RUNNEL_FRESH_IS_NAN && memory)
+    std::fill_n(static_cast<uint32_t*>(memory), bytes / sizeof signalling_nan, signalling_nan);
+  return memory;
+}
+
 }  // namespace
 
 void* allocate(size_t bytes, Device device) {
@@ -146,7 +161,7 @@ void* allocate(size_t bytes, Device device) {
   void* memory = nullptr;
   if (counter(device).live + static_cast<int64_t>(bytes) <= limit) {
     if (device == Device::cpu)
-      memory = pool().allocate(round_up(bytes));
+      memory = allocate_on_cpu(round_up(bytes));
     else if constexpr (with_cuda)
       memory = cuda::allocate(bytes);
     else

@@ -67,7 +67,7 @@ std::shared_ptr<const AttentionLayer> make_attention(const AttentionConfig& conf
         shape.causal ? "causal form" : "form in which every query sees all keys");
   AttentionConfig checked{config.kind, attention_values(config)};
   for (const Setting& setting : attention_settings(checked)) {
-    const std::string problem = setting.allowed.problem(text_of(setting));
+    const std::string problem = problem_of(setting);
     check(problem.empty(), "attention: ", kind.name, "'s ", setting.name, ": ", problem);
   }
   return kind.make(shape, checked.values, fixed, device);

@@ -26,9 +26,15 @@ Settings list(AutoregressiveConfig& c) {
                     "dropout of the embedding and the positional encoding; the paper's models have none", Since::later},
                    {"vocabulary", &c.vocabulary, in_range(1, 1 << 24), ""},
                    {"outputs", &c.outputs, in_range(1, 1 << 24), ""},
-                   {"max_length", &c.max_length, in_range(1, 1 << 26), ""},
+                   {"max_length", &c.max_length, in_range(1, 1 << 20), ""},
                    {"row", &c.grid.row, in_range(0, 1 << 20), "", Since::later},
                    {"channels", &c.grid.channels, in_range(1, 3), "", Since::later}});
+}
+
+double least_parameters(const AutoregressiveConfig& c) {
+  const auto width = static_cast<double>(c.encoder.heads) * static_cast<double>(c.encoder.head_dim);
+  return static_cast<double>(c.encoder.layers) * width * (3 * width + 2 * static_cast<double>(c.encoder.feed_forward)) +
+         width * (static_cast<double>(c.vocabulary) / 2 + static_cast<double>(c.outputs));
 }
 
 AutoregressiveTransformer::AutoregressiveTransformer(const AutoregressiveConfig& c, Key init, Device device)

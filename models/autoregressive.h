@@ -17,6 +17,9 @@ struct AutoregressiveConfig {
   double embedding_dropout = 0;  // of embedding and positional encoding; the authors' have none
   Grid grid = {};                // of positions, for images; the paper's has none
 };
+// The numbers in the matrices that a model with any kind of attention has: a lower bound, for models too large to
+// build.
+double least_parameters(const AutoregressiveConfig& config);
 // What a checkpoint says of the model; those with a help text are a user's to choose. Without the attention's own.
 Settings list(AutoregressiveConfig& config);
 

@@ -1,8 +1,11 @@
 #include "models/checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/check.h"
+#include "engine/memory.h"
+#include "models/json.h"
 
 namespace runnel {
 namespace {
@@ -13,9 +16,23 @@ json metadata(const SafeTensors& content, const std::filesystem::path& path, con
   const auto found = content.metadata.find(key);
   check(found != content.metadata.end(), path.string(), " is not a checkpoint of this program: it has no \"", key,
         "\"");
-  json value = json::parse(found->second, nullptr, false);
-  check(!value.is_discarded(), path.string(), " is damaged: its \"", key, "\" is not JSON");
+  json value = parse_json(found->second);
+  check(!value.is_discarded(), path.string(), " is damaged: its \"", key, "\" is not JSON of a checkpoint");
   return value;
+}
+
+// Before a damaged number makes a model of terabytes: the matrices that every kind of attention has must fit into what
+// the file holds, and the positional encoding, which it does not hold, into the memory.
+void check_size(const AutoregressiveConfig& c, const Checkpoint& checkpoint) {
+  const std::string file = checkpoint.path.string();
+  check(least_parameters(c) <= static_cast<double>(element_count(checkpoint.content.tensors)) &&
+            c.encoder.layers <= std::ssize(checkpoint.content.tensors),
+        file, " is damaged: it describes a model that is larger than the file");
+  const double positions =
+      static_cast<double>(c.max_length) * static_cast<double>(c.encoder.width()) / 2 * sizeof(float);
+  const auto left = static_cast<double>(available_memory());
+  check(positions <= left, file, ": sequences of ", c.max_length, " positions need ", positions / 1e9, " GB, and ",
+        left / 1e9, " GB are left");
 }
 
 }  // namespace
@@ -37,15 +54,16 @@ Checkpoint read_checkpoint(const std::filesystem::path& given, const std::string
     path /= std::filesystem::exists(given / "best.safetensors", error) ? "best.safetensors" : "last.safetensors";
   Checkpoint c{path, load_safetensors(path), "", {}, {}, {}, {}};
   const json app = metadata(c.content, path, "app");
-  check(task.empty() || app == task, path.string(), " is a checkpoint of the app ", app.dump(), ", not of \"", task,
-        "\"");
+  check(task.empty() || app == task, path.string(), " is a checkpoint of the app ", short_text(app), ", not of \"",
+        task, "\"");
   c.task = app.is_string() ? app.get<std::string>() : "";
   c.model = metadata(c.content, path, "model");
   c.config = metadata(c.content, path, "config");
   c.data = metadata(c.content, path, "data");
   c.state = metadata(c.content, path, "standing");
-  check(c.state.is_object() && c.state.contains("step") && c.state["step"].is_number_integer(), path.string(),
-        " is damaged: it does not say where the run stands");
+  check(c.state.is_object() && c.state.contains("step") && c.state["step"].is_number_unsigned() &&
+            c.state["step"] <= INT64_MAX,
+        path.string(), " is damaged: it does not say where the run stands");
   return c;
 }
 
@@ -61,14 +79,14 @@ AutoregressiveTransformer load_autoregressive(const Checkpoint& checkpoint, Devi
   std::string problem = checkpoint.model.is_object() ? read_json(list(c), checkpoint.model) : "not a JSON object";
   if (problem.empty()) problem = read_json(attention_settings(c.encoder.attention), checkpoint.model);
   check(problem.empty(), file, " is damaged: it does not describe its model: ", problem);
-  // Before a damaged number makes a model of terabytes: each is an axis of some tensor in the file.
-  int64_t most = 0;
-  for (const NamedTensor& parameter : checkpoint.content.tensors) most = std::max(most, parameter.tensor.size());
-  for (const int64_t size :
-       {c.encoder.layers, c.encoder.heads, c.encoder.head_dim, c.encoder.feed_forward, c.vocabulary, c.outputs})
-    check(size > 0 && size <= most, file, " is damaged: it describes an impossible model");
+  check_size(c, checkpoint);
   AutoregressiveTransformer model(c, Key{}, device);
   restore(checkpoint.content, checkpoint.path, model.parameters());
+  for (const auto& [name, tensor] : model.parameters()) {
+    const std::vector<float> values = tensor.to_vector();
+    check(std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }), file,
+          " holds numbers that are not finite, in ", name, ": its training diverged");
+  }
   return model;
 }
 

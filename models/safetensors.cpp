@@ -2,30 +2,52 @@
 // the file's size before it is used, and the tensors must tile the data exactly, as the format demands.
 #include "models/safetensors.h"
 
-#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "engine/check.h"
+#include "engine/file.h"
+#include "models/json.h"
 
 namespace runnel {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
-constexpr uint64_t longest_header = 100'000'000;  // bytes, the format's own limit
+constexpr uint64_t longest_header = 16 << 20;  // bytes; the format allows 100 MB, models of this program need 7
+constexpr JsonLimits header_limits{.depth = 3, .values = 1'000'000};
+const std::string checksum_key = "\"crc32\":\"", no_checksum = "00000000";
+
+// CRC-32 of a whole file but for its first eight bytes, in which the eight digits of the checksum itself count as
+// zeros.
+class Checksum {
+ public:
+  void add(const void* data, size_t bytes) { value_ = crc32_z(value_, static_cast<const Bytef*>(data), bytes); }
+  std::string text() const {
+    char digits[9];
+    std::snprintf(digits, sizeof digits, "%08lx", value_);
+    return digits;
+  }
+
+ private:
+  uLong value_ = crc32_z(0, nullptr, 0);
+};
 
 // Fixed layout: names sorted as JSON sorts them, offsets in the order of the tensors.
 std::string header_of(const SafeTensors& content) {
   nlohmann::json header = nlohmann::json::object();
-  if (!content.metadata.empty()) header["__metadata__"] = content.metadata;
+  header["__metadata__"] = content.metadata;
+  header["__metadata__"]["crc32"] = no_checksum;
   int64_t offset = 0;
   for (const auto& [name, tensor] : content.tensors) {
     check(!header.contains(name), "save: two tensors are called \"", name, "\"");
@@ -40,13 +62,6 @@ std::string header_of(const SafeTensors& content) {
   return text;
 }
 
-// A file descriptor, closed on every way out.
-struct Descriptor {
-  int fd;
-  ~Descriptor() { close(); }
-  int close() { return fd < 0 ? 0 : ::close(std::exchange(fd, -1)); }
-};
-
 // What a header says of one tensor.
 struct Entry {
   std::string name;
@@ -56,7 +71,7 @@ struct Entry {
 
 Entry read_entry(const std::filesystem::path& path, const std::string& name, const nlohmann::json& json) {
   const auto require = [&](bool holds, const auto&... what) {
-    check(holds, path.string(), " is damaged: tensor \"", name, "\" ", what...);
+    check(holds, path.string(), " is damaged: tensor ", short_text(name), " ", what...);
   };
   const auto whole = [](const nlohmann::json& n) {  // JSON integers up to 2^64 - 1 come as unsigned
     return n.is_number_unsigned() && n.get<uint64_t>() <= INT64_MAX;
@@ -64,17 +79,17 @@ Entry read_entry(const std::filesystem::path& path, const std::string& name, con
   require(json.is_object() && json.contains("dtype") && json.contains("shape") && json.contains("data_offsets"),
           "has no dtype, shape and data_offsets");
   const nlohmann::json &type = json["dtype"], &shape = json["shape"], &offsets = json["data_offsets"];
-  require(type == "F32", "holds ", type.dump(), ", not \"F32\"");
+  require(type == "F32", "holds ", short_text(type), ", not \"F32\"");
   require(shape.is_array() && shape.size() <= Shape::max_rank && std::all_of(shape.begin(), shape.end(), whole),
-          "has the impossible shape ", shape.dump());
+          "has the impossible shape ", short_text(shape));
   require(
       offsets.is_array() && offsets.size() == 2 && whole(offsets[0]) && whole(offsets[1]) && offsets[0] <= offsets[1],
-      "has the impossible offsets ", offsets.dump());
+      "has the impossible offsets ", short_text(offsets));
   Entry entry{name, {}, offsets[0].get<int64_t>(), offsets[1].get<int64_t>()};
   try {
     entry.shape = Shape(shape.get<std::vector<int64_t>>());
   } catch (const Error&) {
-    require(false, "has the impossible shape ", shape.dump());
+    require(false, "has the impossible shape ", short_text(shape));
   }
   // Shape keeps the number of elements below 2^60, so this does not overflow.
   require(entry.shape.size() * 4 == entry.end - entry.begin, "has the shape ", entry.shape, " but ",
@@ -84,32 +99,8 @@ Entry read_entry(const std::filesystem::path& path, const std::string& name, con
 
 }  // namespace
 
-void write_atomically(const std::filesystem::path& path, const std::vector<std::span<const char>>& parts) {
-  const std::filesystem::path temporary = path.string() + ".partial";
-  const auto give_up = [&] {
-    const int reason = errno;
-    unlink(temporary.c_str());
-    fail("cannot write ", path.string(), ": ", std::strerror(reason));
-  };
-  Descriptor file{open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
-  if (file.fd < 0) give_up();
-  for (std::span<const char> part : parts)
-    while (!part.empty()) {
-      const ssize_t written = write(file.fd, part.data(), part.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) give_up();
-      part = part.subspan(static_cast<size_t>(written));
-    }
-  if (fsync(file.fd) || file.close() || rename(temporary.c_str(), path.c_str())) give_up();
-
-  // The new name itself is safe only once the folder is; some file systems cannot do that, and the data is there.
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  const Descriptor directory{open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  if (directory.fd >= 0) fsync(directory.fd);
-}
-
 void save_safetensors(const std::filesystem::path& path, const SafeTensors& content) {
-  const std::string header = header_of(content);
+  std::string header = header_of(content);
   const uint64_t length = header.size();
   std::vector<std::span<const char>> parts{{reinterpret_cast<const char*>(&length), sizeof length}, header};
   std::vector<std::vector<float>> on_host;  // of tensors that live elsewhere
@@ -118,28 +109,92 @@ void save_safetensors(const std::filesystem::path& path, const SafeTensors& cont
     if (tensor.device() != Device::cpu) data = on_host.emplace_back(tensor.to_vector()).data();
     parts.emplace_back(reinterpret_cast<const char*>(data), static_cast<size_t>(tensor.size()) * sizeof(float));
   }
+  Checksum checksum;
+  for (const std::span<const char> part : std::span(parts).subspan(1)) checksum.add(part.data(), part.size());
+  header.replace(header.find(checksum_key) + checksum_key.size(), no_checksum.size(), checksum.text());
   write_atomically(path, parts);
 }
 
-SafeTensors load_safetensors(const std::filesystem::path& path) {
-  const auto require = [&](bool holds, const auto&... what) { check(holds, path.string(), " is damaged: ", what...); };
-  std::error_code error;
-  check(std::filesystem::exists(path, error), "there is no file ", path.string());
-  check(std::filesystem::is_regular_file(path, error), path.string(), " is not a file");
-  std::ifstream file(path, std::ios::binary);
-  check(file.is_open(), "cannot open ", path.string(), ": ", std::strerror(errno));
-  const uint64_t size = std::filesystem::file_size(path);
+namespace {
 
+// An open file behind its header, whose checksum has been replaced by zeros.
+struct OpenFile {
+  std::unique_ptr<FILE, int (*)(FILE*)> file;
+  std::string header, checksum;  // "" if it has none
+  int64_t data_size = 0;         // bytes
+
+  explicit OpenFile(const std::filesystem::path& path);
+  bool read(void* to, uint64_t bytes) { return std::fread(to, 1, bytes, file.get()) == bytes; }
+};
+
+template <class... What>
+void require(bool holds, const std::filesystem::path& path, const What&... what) {
+  check(holds, path.string(), " is damaged: ", what...);
+}
+
+OpenFile::OpenFile(const std::filesystem::path& path) : file(fdopen(open_regular_file(path), "rb"), std::fclose) {
+  check(file != nullptr, "cannot open ", path.string(), ": ", std::strerror(errno));
+  struct stat status;
+  check(fstat(fileno(file.get()), &status) == 0, "cannot read ", path.string(), ": ", std::strerror(errno));
+  const auto size = static_cast<uint64_t>(status.st_size);
   uint64_t length = 0;
-  require(size >= sizeof length && file.read(reinterpret_cast<char*>(&length), sizeof length), "it has ", size,
-          " bytes, too few for a header");
-  require(length <= longest_header, "its header claims ", length, " bytes, more than the format allows");
-  require(length <= size - sizeof length, "its header claims ", length, " bytes in a file of ", size);
-  std::string text(length, ' ');
-  require(bool(file.read(text.data(), static_cast<std::streamsize>(length))), "its header cannot be read");
-  const nlohmann::json header = nlohmann::json::parse(text, nullptr, false);
-  require(header.is_object(), "its header is not a JSON object");
-  const int64_t data_size = static_cast<int64_t>(size - sizeof length - length);
+  require(size >= sizeof length && read(&length, sizeof length), path, "it has ", size, " bytes, too few for a header");
+  require(length <= longest_header, path, "its header claims ", length, " bytes, more than ", longest_header);
+  require(length <= size - sizeof length, path, "its header claims ", length, " bytes in a file of ", size);
+  header.resize(length);
+  require(read(header.data(), length), path, "its header cannot be read");
+  data_size = static_cast<int64_t>(size - sizeof length - length);
+  if (const size_t at = header.find(checksum_key); at != std::string::npos) {
+    checksum = header.substr(at + checksum_key.size(), no_checksum.size());
+    header.replace(at + checksum_key.size(), checksum.size(), no_checksum, 0, checksum.size());
+  }
+}
+
+nlohmann::json header_of(const OpenFile& file, const std::filesystem::path& path) {
+  nlohmann::json header = parse_json(file.header, header_limits);
+  require(header.is_object(), path, "its header is not a JSON object of tensors");
+  return header;
+}
+
+std::map<std::string, std::string> metadata_of(const nlohmann::json& json, const std::filesystem::path& path) {
+  require(json.is_object(), path, "its metadata is not an object");
+  std::map<std::string, std::string> metadata;
+  for (const auto& [key, text] : json.items()) {
+    require(text.is_string(), path, "its metadata ", short_text(key), " is not a text");
+    metadata[key] = text.get<std::string>();
+  }
+  return metadata;
+}
+
+void require_checksum(const OpenFile& file, const Checksum& sum, const std::filesystem::path& path) {
+  require(file.checksum.empty() || file.checksum == sum.text(), path, "its contents do not have its checksum");
+}
+
+}  // namespace
+
+void verify_safetensors(const std::filesystem::path& path) {
+  OpenFile file(path);
+  Checksum sum;
+  sum.add(file.header.data(), file.header.size());
+  std::vector<char> block(1 << 20);
+  for (int64_t left = file.data_size; left > 0;) {
+    const auto bytes = static_cast<size_t>(std::min<int64_t>(left, std::ssize(block)));
+    require(file.read(block.data(), bytes), path, "it cannot be read");
+    sum.add(block.data(), bytes);
+    left -= static_cast<int64_t>(bytes);
+  }
+  require_checksum(file, sum, path);
+}
+
+std::map<std::string, std::string> load_metadata(const std::filesystem::path& path) {
+  const nlohmann::json header = header_of(OpenFile(path), path);
+  return metadata_of(header.value("__metadata__", nlohmann::json::object()), path);
+}
+
+SafeTensors load_safetensors(const std::filesystem::path& path) {
+  OpenFile file(path);
+  const nlohmann::json header = header_of(file, path);
+  const int64_t data_size = file.data_size;
 
   SafeTensors content;
   std::vector<Entry> entries;
@@ -148,11 +203,7 @@ SafeTensors load_safetensors(const std::filesystem::path& path) {
       entries.push_back(read_entry(path, name, value));
       continue;
     }
-    require(value.is_object(), "its metadata is not an object");
-    for (const auto& [key, text_value] : value.items()) {
-      require(text_value.is_string(), "its metadata \"", key, "\" is not a text");
-      content.metadata[key] = text_value.get<std::string>();
-    }
+    content.metadata = metadata_of(value, path);
   }
 
   std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
@@ -160,19 +211,25 @@ SafeTensors load_safetensors(const std::filesystem::path& path) {
   });
   int64_t end = 0;
   for (const Entry& entry : entries) {
-    require(entry.end <= data_size, "tensor \"", entry.name, "\" ends at byte ", entry.end, " of ", data_size);
-    require(entry.begin >= end, "tensor \"", entry.name, "\" overlaps the one before it");
-    require(entry.begin == end, "nothing accounts for the bytes before tensor \"", entry.name, "\"");
+    require(entry.end <= data_size, path, "tensor ", short_text(entry.name), " ends at byte ", entry.end, " of ",
+            data_size);
+    require(entry.begin >= end, path, "tensor ", short_text(entry.name), " overlaps the one before it");
+    require(entry.begin == end, path, "nothing accounts for the bytes before tensor ", short_text(entry.name));
     end = entry.end;
   }
-  require(end == data_size, data_size - end, " bytes follow the last tensor");
+  require(end == data_size, path, data_size - end, " bytes follow the last tensor");
 
+  content.metadata.erase("crc32");
+  Checksum sum;
+  sum.add(file.header.data(), file.header.size());
   for (const Entry& entry : entries) {
     Tensor tensor(entry.shape);
-    require(bool(file.read(reinterpret_cast<char*>(tensor.data()), entry.end - entry.begin)), "tensor \"", entry.name,
-            "\" cannot be read");
+    const auto bytes = static_cast<uint64_t>(entry.end - entry.begin);
+    require(file.read(tensor.data(), bytes), path, "tensor ", short_text(entry.name), " cannot be read");
+    sum.add(tensor.data(), bytes);
     content.tensors.push_back({entry.name, tensor});
   }
+  require_checksum(file, sum, path);
   return content;
 }
 

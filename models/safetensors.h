@@ -3,7 +3,6 @@
 #pragma once
 #include <filesystem>
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -16,17 +15,19 @@ struct SafeTensors {
   std::map<std::string, std::string> metadata;
 };
 
-// Writes the parts one after another into a temporary file beside `path`, syncs it and renames it: at any moment `path`
-// is the old file or the new one, whole. Throws Error that names the path if that fails (no permission, disk full),
-// leaving the old file as it was.
-void write_atomically(const std::filesystem::path& path, const std::vector<std::span<const char>>& parts);
-
-// Atomic in the same way.
+// Writes the file atomically, with a checksum (CRC-32) of its contents as metadata "crc32".
 void save_safetensors(const std::filesystem::path& path, const SafeTensors& content);
 
 // Throws Error that names the file and what is wrong with it: missing, truncated, header too long or not JSON, sizes
-// that do not match, overlap or lie past the end, a type other than F32.
+// that do not match, overlap or lie past the end, a type other than F32, contents that do not have their checksum
+// (files of other programs need not have one). Refusing a file takes at most 64 MB and twice its size.
 SafeTensors load_safetensors(const std::filesystem::path& path);
+
+// Only the metadata, without reading the tensors. Throws Error that names the file if its header is damaged.
+std::map<std::string, std::string> load_metadata(const std::filesystem::path& path);
+
+// Reads a file that save_safetensors wrote, and throws Error if it does not have its checksum.
+void verify_safetensors(const std::filesystem::path& path);
 
 // Copies tensors from `content` into the tensors of `into` by name. Throws Error that names the first tensor that is
 // missing or has another shape (a checkpoint of another model), before anything is changed.

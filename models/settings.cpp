@@ -1,6 +1,8 @@
 #include "models/settings.h"
 
 #include <algorithm>
+#include <charconv>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -28,16 +30,21 @@ std::string Allowed::description() const {
   return list;
 }
 
+Choices Allowed::choices() const {
+  const Choices* words = std::get_if<Choices>(&rule_);
+  return words ? *words : Choices();
+}
+
+// 64-bit integers are exact in the 64 bits of a long double's mantissa.
+std::string Allowed::problem(long double value) const {
+  const Range* range = std::get_if<Range>(&rule_);
+  return !range || (value >= range->low && value <= range->high) ? "" : "is not a number " + description();
+}
+
 std::string Allowed::problem(const std::string& text) const {
-  if (const Range* range = std::get_if<Range>(&rule_)) {
-    char* end = nullptr;
-    const double value = std::strtod(text.c_str(), &end);
-    const bool inside = !text.empty() && *end == '\0' && value >= range->low && value <= range->high;
-    if (!inside) return text + " is not a number " + description();
-  }
-  if (const Choices* words = std::get_if<Choices>(&rule_))
-    if (std::find(words->begin(), words->end(), text) == words->end()) return text + " is not one of " + description();
-  return "";
+  const Choices* words = std::get_if<Choices>(&rule_);
+  return !words || std::find(words->begin(), words->end(), text) != words->end() ? ""
+                                                                                 : "is not one of " + description();
 }
 
 Settings extended(Settings list, const Settings& more) {
@@ -63,6 +70,71 @@ std::string text_of(const Setting& setting) {
           return std::to_string(*value);
       },
       setting.value);
+}
+
+namespace {
+
+template <class T>
+std::string problem(const Allowed& allowed, const T& value) {
+  if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, std::vector<std::string>>)
+    return "";
+  else if constexpr (std::is_arithmetic_v<T>)
+    return allowed.choices().empty() ? allowed.problem(static_cast<long double>(value))
+                                     : allowed.problem(std::to_string(value));
+  else
+    return allowed.problem(value);
+}
+
+// The sentence that is wrong with the text, or "".
+template <class T>
+std::string read_number(const Allowed& allowed, const std::string& text, T& value) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (!allowed.choices().empty() && (stop != end || error != std::errc())) return allowed.problem(text);
+  if (stop != end || error == std::errc::invalid_argument)
+    return (std::is_integral_v<T> ? "is not a whole number " : "is not a number ") + allowed.description();
+  if (error == std::errc()) return "";
+  const bool has_end = !allowed.problem(HUGE_VALL).empty();
+  return "is not a number " + allowed.description() +
+         (has_end ? "" : " and at most " + std::to_string(std::numeric_limits<T>::max()));
+}
+
+}  // namespace
+
+std::string problem_of(const Setting& setting) {
+  const std::string wrong =
+      std::visit([&](const auto* value) { return problem(setting.allowed, *value); }, setting.value);
+  return wrong.empty() ? "" : excerpt(text_of(setting)) + " " + wrong;
+}
+
+std::string set_value(const Setting& setting, const std::string& text) {
+  const auto read = [&](auto* value) -> std::string {
+    using T = std::decay_t<decltype(*value)>;
+    T given{};
+    std::string wrong;
+    if constexpr (std::is_same_v<T, bool>) {
+      if (text != "true" && text != "false") wrong = "is neither true nor false";
+      given = text == "true";
+    } else if constexpr (std::is_arithmetic_v<T>) {
+      wrong = read_number(setting.allowed, text, given);
+    } else {
+      given = T{text};
+    }
+    if (wrong.empty()) wrong = problem(setting.allowed, given);
+    if (wrong.empty()) *value = std::move(given);
+    return wrong;
+  };
+  const std::string wrong = std::visit(read, setting.value);
+  return wrong.empty() ? "" : excerpt(text) + " " + wrong;
+}
+
+std::string excerpt(const std::string& text) {
+  constexpr size_t longest = 60;
+  size_t size = std::min(text.size(), longest);
+  while (size < text.size() && size > longest - 4 && (text[size] & 0xc0) == 0x80) --size;  // between characters
+  std::string line =
+      nlohmann::json(text.substr(0, size)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return line.substr(1, line.size() - 2) + (size < text.size() ? "..." : "");
 }
 
 nlohmann::json to_json(const Settings& list) {
@@ -94,14 +166,14 @@ std::string read_json(const Settings& list, const nlohmann::json& json) {
             if (!found->is_number_unsigned()) return false;
           } else {
             if (!found->is_number_integer()) return false;
+            if (found->is_number_unsigned() && found->template get<uint64_t>() > INT64_MAX) return false;
           }
           *value = found->template get<T>();
           return true;
         },
         setting.value);
     if (!fits) return "\"" + setting.name + "\" has another type";
-    if (const std::string problem = setting.allowed.problem(text_of(setting)); !problem.empty())
-      return "\"" + setting.name + "\": " + problem;
+    if (const std::string wrong = problem_of(setting); !wrong.empty()) return "\"" + setting.name + "\": " + wrong;
   }
   return "";
 }

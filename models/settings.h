@@ -22,8 +22,10 @@ class Allowed {
   Allowed(Range range) : rule_(range) {}
   Allowed(Choices choices) : rule_(std::move(choices)) {}
 
-  std::string description() const;                     // "from 1 to 1024", "linear, softmax"; "" for anything
-  std::string problem(const std::string& text) const;  // a sentence without its subject's name, or ""
+  std::string description() const;               // "from 1 to 1024", "linear, softmax"; "" for anything
+  Choices choices() const;                       // {} if it is not one of some words
+  std::string problem(long double value) const;  // a sentence without its subject, or ""
+  std::string problem(const std::string& text) const;
 
  private:
   std::variant<std::monostate, Range, Choices> rule_;
@@ -48,7 +50,12 @@ using Settings = std::vector<Setting>;
 // The list followed by more lines.
 Settings extended(Settings list, const Settings& more);
 
-std::string text_of(const Setting& setting);   // its value: 128, 0.1, true, linear
+std::string text_of(const Setting& setting);     // its value: 128, 0.1, true, linear
+std::string problem_of(const Setting& setting);  // why its value is not allowed, a sentence without its name; or ""
+// Sets the value from what a user wrote. Whole numbers are decimal digits, with a minus or without; others may have a
+// point and an exponent, whatever the locale. Returns "", or the problem, and then changes nothing.
+std::string set_value(const Setting& setting, const std::string& text);
+std::string excerpt(const std::string& text);  // for a message: one line of at most 60 characters of valid UTF-8
 nlohmann::json to_json(const Settings& list);  // {name: value}
 // Takes over the values of a JSON object. Returns "", or the first problem: a value that is missing, of another type or
 // out of its range, with the setting's name.

@@ -75,7 +75,8 @@ TEST_CASE("copy train: what a run writes and prints") {
   }
   SUBCASE("a second run does not write over the first") {
     const std::string before = read(run / "last.safetensors");
-    check_refused(box.run(train + "--steps 3 --out run"), 2, "--out run already holds a run; add --resume");
+    check_refused(box.run(train + "--steps 3 --out run"), 2,
+                  "--out run already holds a run (config.json); add --resume");
     CHECK(read(run / "last.safetensors") == before);
   }
   SUBCASE("a finished run that is resumed changes nothing") {
@@ -111,6 +112,7 @@ TEST_CASE("copy train: what a run writes and prints") {
     changed.metadata["model"] = "{\"layers\":1}";
     save_safetensors(run / "less.safetensors", changed);
     check_refused(box.run("copy evaluate --model run/less.safetensors"), 1, "does not describe its model");
+    fs::remove(run / "previous.safetensors");
     fs::resize_file(run / "last.safetensors", 1000);
     check_refused(box.run("copy train --resume --out run --steps 30"), 1, "last.safetensors is damaged");
   }
@@ -435,7 +437,7 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"copy train --layers 0", "--layers: 0 is not a number"},
       {"copy train --layers -1", "--layers: -1 is not a number"},
       {"copy train --layers 1.5", "--layers"},
-      {"copy train --layers x", "--layers: x is not a number"},
+      {"copy train --layers x", "--layers: x is not a whole number"},
       {"copy train --layers 99999999999999999999", "--layers"},
       {"copy train --heads 7", "--heads 7 does not divide --width 256"},
       {"copy train --heads 0", "--heads: 0 is not a number"},
@@ -477,8 +479,9 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"copy train --attention lsh --buckets 7 --out x", "--buckets 7 is odd"},
       {"check --unknown", "--unknown"},
       {"check twice", "twice"},
-      {"", "after \"runnel\" comes one of: copy mnist cifar10 images check bench; --help"},
-      {"sing", "after \"runnel\" comes one of: copy mnist cifar10 images check bench; not \"sing\""},
+      {"", "after \"runnel\" comes one of: copy mnist cifar10 images check bench runs compare completion; --help"},
+      {"sing",
+       "after \"runnel\" comes one of: copy mnist cifar10 images check bench runs compare completion; not \"sing\""},
       {"--unknown", "not \"--unknown\""},
       {"copy", "after \"runnel copy\" comes one of: train evaluate; --help"},
       {"copy sing", "after \"runnel copy\" comes one of: train evaluate; not \"sing\""},
@@ -540,7 +543,9 @@ TEST_CASE("check: the forms agree") {
 
 TEST_CASE("bench attention: a table with a line on the machine and the paper's column") {
   const Sandbox box;
-  const std::string bench = "bench attention --shortest 16 --longest 64 --heads 1 --head-dim 4 --runs 1 --out tables";
+  const std::string bench =
+      "bench attention --shortest 16 --longest 64 --heads 1 --head-dim 4 --runs 1 --threads 1 --limit 1000 --out "
+      "tables";
   const Result result = succeed(box, bench);
   for (const std::string words : {"linear: time grows as L^", "lsh-8: time grows as L^", "tables/attention.csv"})
     CHECK(contains(result.out, words));

@@ -574,6 +574,30 @@ TEST_CASE("Key: bits are the words of the blocks in order, also beyond 32 bits o
   }
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(RUNNEL_FRESH_IS_NAN)
+TEST_CASE("memory: under AddressSanitizer, what nobody wrote is NaN") {
+  for (const int64_t n : {1, 33, 5000}) {
+    { Tensor::full(Shape{n}, 1); }
+    const std::vector<float> values = Tensor(Shape{n}).to_vector();
+    CHECK(std::all_of(values.begin(), values.end(), [](float x) { return std::isnan(x); }));
+  }
+}
+#endif
+
+// Runs must draw the same numbers in every version.
+TEST_CASE("Key: uniform, bounded, normal and folded numbers are these functions of Philox's words") {
+  const Key key{0x123456789abcdef};
+  for (uint64_t n : {uint64_t{0}, uint64_t{5}, (uint64_t{7} << 32) + 3}) {
+    CAPTURE(n);
+    const Philox p = philox({static_cast<uint32_t>(n), static_cast<uint32_t>(n >> 32), 0, 1}, key.words());
+    CHECK(key.fold(n).value == p[0] + (uint64_t{p[1]} << 32));
+    CHECK(key.uniform(n) == std::ldexp(std::floor(key.bits(n) / 512.0) + 0.5, -23));
+    CHECK(key.below(n, 1000) == std::floor(std::ldexp(1000.0 * key.bits(n), -32)));
+    const double radius = std::sqrt(-2 * std::log(key.uniform(2 * n))), angle = 2 * M_PI * key.uniform(2 * n + 1);
+    CHECK(key.normal(n) == doctest::Approx(radius * std::cos(angle)).epsilon(1e-6));
+  }
+}
+
 TEST_CASE("Key: moments of uniform and normal numbers") {
   // Tolerances are five standard deviations of the estimate.
   const int n = 200000;

@@ -1,3 +1,5 @@
+#include <omp.h>
+
 #include "tests/check.h"
 
 using namespace runnel;
@@ -18,6 +20,30 @@ std::vector<double> reference(const std::vector<double>& s, const Tensor& gamma,
   return y;
 }
 
+// The gradients of x, gamma and beta for the cotangent dy.
+std::vector<std::vector<double>> reference_gradients(const std::vector<double>& x, const Tensor& gamma,
+                                                     const std::vector<double>& dy) {
+  const std::vector<double> g = doubles(gamma);
+  const size_t d = g.size();
+  const auto width = static_cast<double>(d);
+  std::vector<double> dx(x.size()), dgamma(d), dbeta(d), z(d);
+  for (size_t r = 0; r < x.size(); r += d) {
+    double mean = 0, variance = 0, mean_g = 0, mean_gz = 0;
+    for (size_t j = 0; j < d; ++j) mean += x[r + j] / width;
+    for (size_t j = 0; j < d; ++j) variance += (x[r + j] - mean) * (x[r + j] - mean) / width;
+    const double rstd = 1 / std::sqrt(variance + 1e-5);
+    for (size_t j = 0; j < d; ++j) {
+      z[j] = (x[r + j] - mean) * rstd;
+      mean_g += dy[r + j] * g[j] / width;
+      mean_gz += dy[r + j] * g[j] * z[j] / width;
+      dgamma[j] += dy[r + j] * z[j];
+      dbeta[j] += dy[r + j];
+    }
+    for (size_t j = 0; j < d; ++j) dx[r + j] = rstd * (dy[r + j] * g[j] - mean_g - z[j] * mean_gz);
+  }
+  return {dx, dgamma, dbeta};
+}
+
 Tensor layer_norm_of(const std::vector<Tensor>& in) { return layer_norm(in[0], in[1], in[2]); }
 
 }  // namespace
@@ -33,6 +59,30 @@ TEST_CASE("layer_norm: values") {
                      beta = random_tensor(Shape{d}, 3, -1, 1, device);
         check_close(layer_norm(x, gamma, beta), reference(doubles(x), gamma, beta), reduction);
       }
+}
+
+// On CUDA, rows of up to 512 numbers belong to a warp, longer ones to a block, and the sums over rows of the longest do
+// not fit in shared memory. On the CPU, each thread sums up its own rows.
+TEST_CASE("layer_norm: many rows and long rows equal the definition, forward and backward") {
+  const int threads = omp_get_max_threads();
+  for (Device device : devices())
+    for (const Shape& shape : {Shape{300, 129}, Shape{20, 600}, Shape{20, 30000}}) {
+      CAPTURE(shape);
+      Tensor x = random_tensor(shape, 1, -2, 5, device), gamma = random_tensor(Shape{shape[1]}, 2, 0.5, 1.5, device),
+             beta = random_tensor(Shape{shape[1]}, 3, -1, 1, device);
+      for (Tensor* leaf : {&x, &gamma, &beta}) leaf->set_wants_grad();
+      const Tensor dy = random_tensor(Shape{shape.size(), 1}, 4, -1, 1, device);
+      omp_set_num_threads(3);
+      Tape tape;
+      const Tensor y = layer_norm(x, gamma, beta);
+      const Gradients gradients = tape.backward(matmul(reshape(y, Shape{1, y.size()}), dy));
+      omp_set_num_threads(threads);
+      check_close(y, reference(doubles(x), gamma, beta), reduction);
+      const auto expected = reference_gradients(doubles(x), gamma, doubles(dy));
+      check_close(gradients.of(x), expected[0], reduction);
+      check_close(gradients.of(gamma), expected[1], reduction);
+      check_close(gradients.of(beta), expected[2], reduction);
+    }
 }
 
 TEST_CASE("layer_norm: a large mean does not swallow the variance") {

@@ -4,6 +4,7 @@
 #include "models/local_heads.h"
 
 #include <algorithm>
+#include <set>
 
 #include "tests/check.h"
 
@@ -160,17 +161,21 @@ TEST_CASE("complete draws each sequence as if it were alone, from the state that
                                          .max_length = 12},
                                         Key{1});
   constexpr int64_t n = 12, known = 3, batch = 41;  // more than two threads take at once
-  const std::vector<int32_t> prefixes[2] = {{0, 200, 7}, {9, 0, 255}};
-  const std::unique_ptr<Decoder> read = incremental_decoder(model, 2);
-  for (size_t t = 0; t + 1 < known; ++t) read->step(Indices(Shape{2}, {prefixes[0][t], prefixes[1][t]}));
+  const std::vector<int32_t> prefixes[3] = {{0, 200, 7}, {9, 0, 255}, {9, 3, 90}};
+  const auto read_prefixes = [&](Decoder& decoder) {
+    for (size_t t = 0; t + 1 < known; ++t)
+      decoder.step(Indices(Shape{3}, {prefixes[0][t], prefixes[1][t], prefixes[2][t]}));
+  };
+  const std::unique_ptr<Decoder> read = incremental_decoder(model, 3);
+  read_prefixes(*read);
 
   std::vector<int64_t> from;
   std::vector<Key> keys;
   std::vector<uint8_t> together;
   for (uint64_t b = 0; b < batch; ++b) {
-    from.push_back(b % 2);
+    from.push_back(b % 3);
     keys.push_back(Key{b});
-    together.insert(together.end(), prefixes[b % 2].begin(), prefixes[b % 2].end());
+    together.insert(together.end(), prefixes[b % 3].begin(), prefixes[b % 3].end());
     together.resize((b + 1) * n);
   }
   int64_t last = 0;
@@ -187,8 +192,8 @@ TEST_CASE("complete draws each sequence as if it were alone, from the state that
     complete(alone, known, *read, {from[b]}, {keys[b]}, 1);
     CHECK(alone == std::vector<uint8_t>(together.begin() + b * n, together.begin() + (b + 1) * n));
   }
-  const std::unique_ptr<Decoder> uncached = uncached_decoder(model, 2);
-  for (size_t t = 0; t + 1 < known; ++t) uncached->step(Indices(Shape{2}, {prefixes[0][t], prefixes[1][t]}));
+  const std::unique_ptr<Decoder> uncached = uncached_decoder(model, 3);
+  read_prefixes(*uncached);
   std::vector<uint8_t> again = together;
   for (size_t b = 0; b < batch; ++b) std::fill_n(again.begin() + b * n + known, n - known, uint8_t{0});
   complete(again, known, *uncached, from, keys, 1);
@@ -305,6 +310,55 @@ TEST_CASE("dropout is drawn from its key: the same key, the same output; none wi
   CHECK(a == b);
   CHECK(a != doubles(model(tokens, Key{8})));
   CHECK(a != doubles(model(tokens)));
+}
+
+// Dropout's key, from the key of a step: embedding fold(0); layer n fold(1 + n), of which attention's output fold(0),
+// the hidden layer fold(1), the feed-forward output fold(2) and attention itself fold(3).
+TEST_CASE("transformer in training: dropout has a key of its own at each place of each layer") {
+  for (const std::string kind : {"linear", "softmax"}) {
+    CAPTURE(kind);
+    const AutoregressiveTransformer model(with(kind), Key{1});
+    const Indices tokens = random_indices(Shape{2, 9}, 5, 7);
+    const Key key{7};
+    constexpr float p = 0.2f;
+    const auto apply = [](const Linear& layer, const Tensor& x) { return linear(x, layer.weight, layer.bias); };
+    const auto norm = [](const LayerNorm& layer, const Tensor& x) { return layer_norm(x, layer.weight, layer.bias); };
+    Tensor x = embedding(tokens, model.embedding, model.positions, {p, key.fold(0)});
+    for (uint64_t n = 0; n < 2; ++n) {
+      const EncoderLayer& layer = model.encoder.layers[n];
+      const Key own = key.fold(1 + n);
+      const auto heads = [&](const Linear& projection) { return reshape(apply(projection, x), Shape{2, 9, 3, 4}); };
+      const Tensor q = heads(layer.query), k = heads(layer.key), v = heads(layer.value);
+      const Tensor a =
+          kind == "linear" ? linear_attention(q, k, v) : softmax_attention(q, k, v, {}, Dropout{0.1f, own.fold(3)});
+      const Tensor attended = apply(layer.out, reshape(a, x.shape()));
+      const Tensor x1 = norm(layer.norm1, add(x, dropout(attended, {p, own.fold(0)})));
+      const Tensor hidden = dropout(relu(apply(layer.linear1, x1)), {p, own.fold(1)});
+      x = norm(layer.norm2, add(x1, dropout(apply(layer.linear2, hidden), {p, own.fold(2)})));
+    }
+    check_close(model(tokens, key), doubles(apply(model.predictor, norm(model.encoder.norm, x))), reduction);
+  }
+}
+
+TEST_CASE("random_linear: weights and biases are uniform numbers of two keys") {
+  const Linear layer = random_linear(3, 4, Key{5}, Device::cpu);
+  for (uint64_t i = 0; i < 12; ++i) CHECK(layer.weight.to_vector()[i] == Key{5}.fold(0).uniform(i) - 0.5f);
+  for (uint64_t i = 0; i < 3; ++i) CHECK(layer.bias.to_vector()[i] == Key{5}.fold(1).uniform(i) - 0.5f);
+}
+
+TEST_CASE("initial values: each tensor of a model has a key of its own") {
+  const Parameters parameters = AutoregressiveTransformer(config, Key{1}).parameters();
+  std::set<int64_t> first;  // numbers in [-1,1), in units of 1e-6, that weights and biases begin with
+  size_t tensors = 0;
+  double inputs = 0;
+  for (const NamedTensor& parameter : parameters) {
+    if (parameter.name.find("norm") != std::string::npos || parameter.name == "value_embedding.weight") continue;
+    CAPTURE(parameter.name);
+    if (parameter.tensor.shape().rank() == 2) inputs = static_cast<double>(parameter.tensor.shape()[1]);
+    CHECK(first.insert(std::llround(1e6 * std::sqrt(inputs) * parameter.tensor.to_vector()[0])).second);
+    ++tensors;
+  }
+  CHECK(tensors == 2 * (2 * 6 + 1));
 }
 
 TEST_CASE("every parameter gets a gradient") {  // test_golden.cpp says which

@@ -126,10 +126,14 @@ Tensor loss_of(const Parameters& parameters, uint64_t seed) {
   return loss;
 }
 
-void step(Optimizer& optimizer, const Parameters& parameters, uint64_t seed) {
+Gradients gradients_of(const Parameters& parameters, uint64_t seed) {
   Tape tape;
   const Tensor loss = loss_of(parameters, seed);
-  optimizer.step(tape.backward(loss));
+  return tape.backward(loss);
+}
+
+void step(Optimizer& optimizer, const Parameters& parameters, uint64_t seed) {
+  optimizer.step(gradients_of(parameters, seed));
 }
 
 std::vector<std::string> names(const Parameters& tensors) {
@@ -236,25 +240,30 @@ TEST_CASE("Optimizer: each parameter moves as its own rule says, and Muon's with
     const auto radam = AutoregressiveTransformer(small, Key{1}, device).parameters();
     Optimizer optimizer(both, options, true);
     RAdam alone(radam, options);
-    Tape tape;
-    const Tensor loss = loss_of(radam, 3);
-    const Gradients gradients = tape.backward(loss);
     std::vector<Reference> references;
     for (const auto& [name, tensor] : both) {
       Matrix matrix(tensor.shape()[0], tensor.shape().rank() == 2 ? tensor.shape()[1] : 1);
       matrix.at = doubles(tensor);
-      references.push_back({.o = {.momentum = 0.95, .size = 0.4 * 0.1, .decay = 0.3 * 0.1}, .p = matrix});
+      references.push_back({.o = {.momentum = 0.95, .size = 0, .decay = 0}, .p = matrix});
     }
-    alone.step(gradients);
-    step(optimizer, both, 3);
     const std::vector<std::string> moments = names(optimizer.state());
-    for (size_t i = 0; i < both.size(); ++i) {
-      CAPTURE(both[i].name);
-      if (std::count(moments.begin(), moments.end(), "optimizer.v." + both[i].name)) {
-        CHECK(both[i].tensor.to_vector() == radam[i].tensor.to_vector());
-      } else {
-        references[i].step(doubles(gradients.of(radam[i].tensor)));
-        check_close(both[i].tensor, references[i].p.at, reduction);
+    for (const uint64_t t : {1, 2, 3}) {
+      CAPTURE(t);
+      const double lr = t == 3 ? 0.05 : 0.1;
+      if (t == 3) alone.set_lr(lr), optimizer.set_lr(lr);
+      const Gradients gradients = gradients_of(radam, 100 * t);
+      alone.step(gradients);
+      step(optimizer, both, 100 * t);
+      for (size_t i = 0; i < both.size(); ++i) {
+        CAPTURE(both[i].name);
+        if (std::count(moments.begin(), moments.end(), "optimizer.v." + both[i].name)) {
+          CHECK(both[i].tensor.to_vector() == radam[i].tensor.to_vector());
+        } else {
+          references[i].o.size = 0.4 * lr;
+          references[i].o.decay = 0.3 * lr;
+          references[i].step(doubles(gradients.of(radam[i].tensor)));
+          check_close(both[i].tensor, references[i].p.at, reduction);
+        }
       }
     }
   }

@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "models/optimizer.h"
 #include "tests/check.h"
 
@@ -117,6 +119,25 @@ TEST_CASE("RAdam: twelve updates equal its definition; five without the adaptive
         }
         CHECK(optimizer.steps() == 12);
       }
+}
+
+TEST_CASE("RAdam clips each of many tensors by its own norm") {  // CUDA's kernels take 64 at a time
+  std::vector<int64_t> sizes(70);
+  std::iota(sizes.begin(), sizes.end(), 1);
+  for (Device device : devices()) {
+    const RAdamOptions options{.lr = 0.01, .clip = 1};
+    const auto parameters = make_parameters(sizes, device);
+    RAdam optimizer(parameters, options);
+    std::vector<Reference> references;
+    for (const auto& [name, tensor] : parameters) references.push_back({.o = options, .p = doubles(tensor)});
+    step(optimizer, parameters, sizes, 1, 4);
+    const auto gradients = make_gradients(sizes, 1, 4);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      CAPTURE(i);
+      references[i].step({gradients[i].begin(), gradients[i].end()}, 0);
+      check_close(parameters[i].tensor, references[i].p, rounding);
+    }
+  }
 }
 
 TEST_CASE("RAdam goes on from its saved state to the same bytes, also with another learning rate") {

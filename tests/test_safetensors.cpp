@@ -91,6 +91,8 @@ TEST_CASE("safetensors: the error for a damaged file names the file and the dama
   const fs::path path = folder.path / "damaged.safetensors";
   const auto one = [](const std::string& rest) { return "{\"t\":{" + rest + "}}"; };
   const std::string two = R"("dtype":"F32","shape":[2],"data_offsets":)";
+  std::string lists;
+  for (int i = 0; i < 500'000; ++i) lists += "[],";
   const struct {
     const char* what;
     std::string bytes;
@@ -99,14 +101,20 @@ TEST_CASE("safetensors: the error for a damaged file names the file and the dama
       {"empty", "", "it has 0 bytes"},
       {"shorter than the length", "1234567", "it has 7 bytes"},
       {"header past the end", little_endian(1000) + "{}", "claims 1000 bytes in a file of 10"},
-      {"header over the format's limit", little_endian(100'000'001) + "{}", "more than the format allows"},
-      {"header of 2^63", little_endian(uint64_t{1} << 63) + "{}", "more than the format allows"},
-      {"header of 2^64 - 1", little_endian(~uint64_t{0}) + "{}", "more than the format allows"},
+      {"header over the format's limit", little_endian(100'000'001) + "{}", "more than 16777216"},
+      {"header of 2^63", little_endian(uint64_t{1} << 63) + "{}", "more than 16777216"},
+      {"header of 2^64 - 1", little_endian(~uint64_t{0}) + "{}", "more than 16777216"},
       {"not JSON", file_of("garbage!", 0), "not a JSON object"},
       {"cut JSON", file_of("{\"t\":", 0), "not a JSON object"},
       {"no header", file_of("", 0), "not a JSON object"},
       {"another JSON", file_of("[1,2]", 0), "not a JSON object"},
       {"deep JSON", file_of(std::string(100'000, '['), 0), "not a JSON object"},
+      {"deep type", file_of(one("\"dtype\":" + std::string(100'000, '[')), 0), "not a JSON object"},
+      {"deep shape", file_of(one(R"("dtype":"F32","shape":[[[1]]],"data_offsets":[0,4])"), 4), "not a JSON object"},
+      {"a million lists", file_of("{\"t\":[" + lists + "[]]}", 0), "not a JSON object"},
+      {"a long type",
+       file_of(one("\"dtype\":\"" + std::string(100'000, 'F') + "\",\"shape\":[],\"data_offsets\":[]"), 0),
+       "holds \"FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF..., not"},
       {"tensor is no object", file_of("{\"t\":1}", 0), "has no dtype, shape and data_offsets"},
       {"nothing in it", file_of(one(""), 0), "has no dtype, shape and data_offsets"},
       {"half precision", file_of(one(R"("dtype":"F16","shape":[2],"data_offsets":[0,4])"), 4), "holds \"F16\""},
@@ -158,10 +166,33 @@ TEST_CASE("safetensors: a file truncated at any byte is refused") {
   }
 }
 
+TEST_CASE("safetensors: any byte that changes is refused, but in files of other programs, which have no checksum") {
+  const Folder folder;
+  const fs::path path = folder.path / "flipped";
+  save_safetensors(path, example());
+  verify_safetensors(path);
+  const std::string whole = read(path), key = "\"crc32\":\"";
+  const size_t name = whole.find(key);  // where another name makes it a file without checksum
+  for (size_t i = 0; i < whole.size(); i += i + 1 == name ? key.size() + 1 : 1)
+    for (const char bit : {'\1', '\20'}) {
+      CAPTURE(i);
+      std::string changed = whole;
+      changed[i] = static_cast<char>(changed[i] ^ bit);
+      write(path, changed);
+      check_fails([&] { load_safetensors(path); }, "is damaged");
+      if (i >= 8) check_fails([&] { verify_safetensors(path); }, "is damaged");
+    }
+  std::string foreign = whole;
+  foreign.replace(foreign.find("crc32"), 5, "other");
+  foreign.back() = '\1';
+  write(path, foreign);
+  CHECK(load_safetensors(path).metadata.contains("other"));
+}
+
 TEST_CASE("safetensors: a missing file and a folder are refused") {
   const Folder folder;
   check_fails([&] { load_safetensors(folder.path / "missing"); }, "there is no file");
-  check_fails([&] { load_safetensors(folder.path); }, "is not a file");
+  check_fails([&] { load_safetensors(folder.path); }, "is not a regular file");
 }
 
 TEST_CASE("safetensors: tensors may lie in another order than their names") {

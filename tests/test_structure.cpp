@@ -37,7 +37,7 @@ const std::map<std::string, Rule> rules = {
     {"engine", {{"engine"}, {"immintrin.h"}}},
     {"ops", {{"engine", "ops"}, {"dnnl.hpp", "immintrin.h"}}},
     {"cuda", {{"cuda"}, {"cuda_runtime.h", "cublas_v2.h"}}},
-    {"models", {{"engine", "ops", "models"}, {"nlohmann/json.hpp", "nlohmann/json_fwd.hpp"}}},
+    {"models", {{"engine", "ops", "models"}, {"nlohmann/json.hpp", "nlohmann/json_fwd.hpp", "zlib.h"}}},
     {"datasets", {{"engine", "datasets"}, {"stb/stb_image.h", "zlib.h"}}},
     {"apps",
      {{"engine", "ops", "cuda", "models", "datasets", "apps"},

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <numeric>
 
+#include "apps/cli/runtime.h"
 #include "apps/training/interrupt.h"
 #include "apps/training/task.h"
 #include "datasets/batch.h"
@@ -102,6 +103,35 @@ class ReverseTask : public Task {
   Linear predictor_;
 };
 
+// One parameter; keeps what the loop asks for.
+class RecordingTask : public Task {
+ public:
+  RecordingTask(std::vector<double> validation, bool higher_is_better)
+      : higher_is_better_(higher_is_better), validation_(std::move(validation)) {}
+
+  std::string name() const override { return "recording"; }
+  Parameters parameters() const override { return {{"x", x_}}; }
+  nlohmann::json model() const override { return {}; }
+  std::vector<Metric> metrics() const override { return {{"metric", Unit::percent, higher_is_better_}}; }
+  Slice slice(int64_t first, int64_t count) const override {
+    slices.emplace_back(first, count);
+    return {.weight = static_cast<double>(count), .tokens = count, .loss = [this](Key key) {
+              keys.push_back(key.value);
+              return sum(x_);
+            }};
+  }
+  std::vector<double> validate() const override { return {validation_.at(validated_++)}; }
+
+  mutable std::vector<std::pair<int64_t, int64_t>> slices;  // first, count
+  mutable std::vector<uint64_t> keys;
+
+ private:
+  Tensor x_ = Tensor::full(Shape{2}, 1).set_wants_grad();
+  bool higher_is_better_;
+  std::vector<double> validation_;
+  mutable size_t validated_ = 0;
+};
+
 TrainSettings settings_for(const fs::path& folder) {
   TrainSettings s;
   s.out = folder.string();
@@ -150,6 +180,44 @@ TEST_CASE("training: parts of a batch, weighted by their positions, make the sam
     return all;
   };
   CHECK_LE(distance(numbers("5"), numbers("0")), rounding);
+}
+
+TEST_CASE("training: the best checkpoint is that of the best validation, not of the latest") {
+  const Sandbox box;
+  for (const bool higher_is_better : {false, true}) {
+    TrainSettings s = settings_for(box.folder / (higher_is_better ? "higher" : "lower"));
+    s.steps = 4;
+    s.evaluate_every = 1;
+    CHECK(train(RecordingTask({0.5, 0.1, 0.9, 0.3}, higher_is_better), s, config_json(s)) == 0);
+    const Checkpoint best = read_checkpoint(fs::path(s.out) / "best.safetensors");
+    CHECK(best.step() == (higher_is_better ? 3 : 2));
+    CHECK(best.state.at("best").get<double>() == (higher_is_better ? 0.9 : 0.1));
+  }
+}
+
+TEST_CASE("training: each sequence is read once, in order; each update and each part of it has a key of its own") {
+  const Sandbox box;
+  for (const int64_t part : {0, 3}) {
+    CAPTURE(part);
+    TrainSettings s = settings_for(box.folder / std::to_string(part));
+    s.seed = 5;
+    s.steps = 2;
+    s.batch = 7;
+    s.micro_batch = part;
+    const RecordingTask task({0}, false);
+    CHECK(train(task, s, config_json(s)) == 0);
+    const Key key = key_for(5, Purpose::training), first = key.fold(0), second = key.fold(1);
+    if (part == 0) {
+      CHECK(task.slices == std::vector<std::pair<int64_t, int64_t>>{{0, 7}, {7, 7}});
+      CHECK(task.keys == std::vector<uint64_t>{first.value, second.value});
+    } else {  // the key of a part is that of the update, folded with 1 + the number of its first sequence
+      CHECK(task.slices == std::vector<std::pair<int64_t, int64_t>>{{0, 3}, {3, 3}, {6, 1}, {7, 3}, {10, 3}, {13, 1}});
+      std::vector<uint64_t> keys;
+      for (const Key& own : {first, second})
+        for (const uint64_t number : {0, 3, 6}) keys.push_back(own.fold(1 + number).value);
+      CHECK(task.keys == keys);
+    }
+  }
 }
 
 TEST_CASE("training: Ctrl-C during validation saves and leaves; the resumed run ends in the same bytes") {

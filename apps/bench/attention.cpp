@@ -71,7 +71,8 @@ std::vector<Method> methods_of(const AttentionOptions& o) {
     const size_t before = chosen.size();
     for (const Method& method : all)
       if (method.name == word || method.config.kind == word) chosen.push_back(method);
-    check<UsageError>(chosen.size() > before, "--attention ", word, " is not one of ", one_of(names).description());
+    check<UsageError>(chosen.size() > before, "--attention ", excerpt(word), " is not one of ",
+                      one_of(names).description());
   }
   return chosen;
 }
@@ -211,7 +212,7 @@ int bench_attention(AttentionOptions& o) {
        "set datafile missing NaN; " +
            panel("forward + backward", "ms per sample", 4) + panel("peak memory", "MB per sample", 5),
        1200, 480);
-  fmt::print("{}\n", table.file(".csv").string());
+  table.finish();
   return 0;
 }
 }  // namespace

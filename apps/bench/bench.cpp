@@ -8,7 +8,7 @@
 #include <chrono>
 
 #include "engine/check.h"
-#include "models/safetensors.h"
+#include "engine/file.h"
 #include "ops/ops.h"
 
 namespace runnel {
@@ -60,14 +60,23 @@ std::string joined(const std::vector<std::string>& cells, const char* between, F
 }  // namespace
 
 Table::Table(const BenchOptions& o, const std::string& name, std::vector<std::string> columns)
-    : stem_(std::filesystem::path(o.out) / name), columns_(std::move(columns)) {
+    : stem_(std::filesystem::path(o.out) / name), columns_(std::move(columns)), json_(o.json) {
   std::error_code error;
   std::filesystem::create_directories(o.out, error);
   check(!error, "--out ", o.out, ": cannot be made: ", error.message());
+  check_replaceable(file(".csv"), "a table of this program", "# ");
   const std::string machine = hardware(o, product_rate(o));
   fmt::print("{}\n", machine);
   csv_ = "# " + machine + "\n";
   row(columns_);
+  object_ = {{"bench", name}, {"machine", machine}, {"csv", file(".csv").string()}, {"rows", nlohmann::json::array()}};
+}
+
+void Table::finish() const {
+  if (json_)
+    print_json(object_);
+  else
+    fmt::print("{}\n", file(".csv").string());
 }
 
 void Table::row(const std::vector<std::string>& cells) {
@@ -78,6 +87,13 @@ void Table::row(const std::vector<std::string>& cells) {
   std::fflush(stdout);
   csv_ += joined(cells, ",", [&](size_t i) { return cells[i]; }) + "\n";
   write_atomically(file(".csv"), {{csv_.begin(), csv_.end()}});
+  if (!object_.contains("rows")) return;  // the columns' names
+  nlohmann::json values;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    const nlohmann::json number = nlohmann::json::parse(cells[i], nullptr, false);
+    values[columns_[i]] = number.is_number() ? number : nlohmann::json(cells[i]);
+  }
+  object_["rows"].push_back(values);
 }
 
 void add_bench(Subcommand program, Command& chosen) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <filesystem>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,8 @@ struct Timing : RuntimeOptions {
 
   Settings list() override {
     return extended(RuntimeOptions::list(), {{"runs", &runs, in_range(1, 1000),
-                                              "timed runs, for their median; one if it takes longer than 2 s"}});
+                                              "timed runs, for their median; one if it takes longer than 2 s"},
+                                             json_flag()});
   }
 };
 
@@ -54,13 +56,16 @@ class Table {
  public:
   Table(const BenchOptions& options, const std::string& name, std::vector<std::string> columns);
   void row(const std::vector<std::string>& cells);
+  void finish() const;  // prints the CSV file's name, or with --json all rows
   std::filesystem::path file(const std::string& extension) const { return stem_.string() + extension; }
-  std::string source() const { return quoted(file(".csv").string()); }  // in gnuplot's commands
+  std::string source() const { return data_file(file(".csv")); }  // in gnuplot's commands
 
  private:
   std::filesystem::path stem_;
   std::vector<std::string> columns_;
   std::string csv_;
+  bool json_;
+  nlohmann::json object_;
 };
 
 }  // namespace runnel

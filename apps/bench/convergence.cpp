@@ -36,7 +36,8 @@ struct ConvergenceOptions : RuntimeOptions {
         {{"preset", &preset, one_of({"paper", "small", "tiny"}), "preset of copy train"},
          {"attention", &attention, {}, "kinds of attention to compare, separated by commas"},
          {"steps", &steps, in_range(0), "updates; 0: the preset's"},
-         {"out", &out, {}, "folder for the plot and a run per kind of attention; existing runs are continued"}});
+         {"out", &out, {}, "folder for the plot and a run per kind of attention; existing runs are continued"},
+         json_flag()});
   }
 };
 
@@ -46,11 +47,12 @@ int bench_convergence(ConvergenceOptions& options) {
   const CopySettings& preset =
       *std::find_if(all.begin(), all.end(), [&](const CopySettings& s) { return s.preset == options.preset; });
   std::string series, losses;
+  nlohmann::json rows = nlohmann::json::array();
   std::vector<std::string> names;
   std::istringstream list(options.attention);
   for (std::string name; std::getline(list, name, ',');) {
     const Choices known = causal_attention_names();
-    check<UsageError>(std::find(known.begin(), known.end(), name) != known.end(), "--attention ", name,
+    check<UsageError>(std::find(known.begin(), known.end(), name) != known.end(), "--attention ", excerpt(name),
                       " is not one of ", one_of(known).description());
     names.push_back(name);
   }
@@ -59,14 +61,17 @@ int bench_convergence(ConvergenceOptions& options) {
     static_cast<RuntimeOptions&>(settings) = options;
     settings.model.encoder.attention.kind = name;
     settings.out = (std::filesystem::path(options.out) / name).string();
-    settings.resume = true;
+    settings.resume = std::filesystem::exists(std::filesystem::path(settings.out) / "last.safetensors");
+    settings.overwrite = !settings.resume;
     if (options.steps) settings.steps = options.steps;
     fmt::print("{} attention\n", name);
     if (const int status = train_copy(settings)) return status;
     const std::string csv = (std::filesystem::path(settings.out) / "metrics.csv").string();
     series +=
-        (series.empty() ? "plot " : ", ") + quoted(csv) + " skip 1 using 1:2 with lines lw 2 title " + quoted(name);
-    losses += fmt::format("{:<8} {:.6f}\n", name, last_losses(csv));
+        (series.empty() ? "plot " : ", ") + data_file(csv) + " skip 1 using 1:2 with lines lw 2 title " + quoted(name);
+    const double loss = last_losses(csv);
+    losses += fmt::format("{:<8} {:.6f}\n", name, loss);
+    rows.push_back({{"attention", name}, {"loss_nats", loss}, {"run", settings.out}});
   }
   fmt::print("mean loss in nats over the last tenth of the updates\n{}", losses);
   const std::filesystem::path png = std::filesystem::path(options.out) / "convergence.png";
@@ -75,6 +80,7 @@ int bench_convergence(ConvergenceOptions& options) {
                 "set logscale y; " +
                 series);
   fmt::print("{}\n", png.string());
+  if (options.json) print_json({{"bench", "convergence"}, {"preset", options.preset}, {"rows", rows}});
   return 0;
 }
 

@@ -135,7 +135,7 @@ int bench_generation(GenerationOptions& o) {
                                "set ylabel 'images/s'; set key left top; plot " +
                                table.source() + " skip 2 using 3:xtic(1) title 'here', " + table.source() +
                                " skip 2 using 5 title 'paper, GPU'");
-  fmt::print("{}\n", table.file(".csv").string());
+  table.finish();
   return 0;
 }
 

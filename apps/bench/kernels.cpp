@@ -235,7 +235,7 @@ int bench_kernels(KernelsOptions& o) {
            table.source() + " skip 2 using 4:xtic(1) title 'memory', " + table.source() +
            " skip 2 using 6 title 'arithmetic'",
        1400, 600);
-  fmt::print("{}\n", table.file(".csv").string());
+  table.finish();
   return 0;
 }
 

@@ -39,7 +39,7 @@ int bench_reading(ReadingOptions& o) {
   } catch (const Error& error) {
     fmt::print("left out: {}\n", error.what());
   }
-  fmt::print("{}\n", table.file(".csv").string());
+  table.finish();
   return 0;
 }
 

@@ -29,7 +29,9 @@ double product_flops(const AutoregressiveConfig& c) {
 
 int bench_training(TrainingOptions& o) {
   const double peak = product_rate(o);
-  fmt::print("{}\n{} attention, median of {} steps\n", hardware(o, peak), o.attention.kind, o.runs);
+  const std::string machine = hardware(o, peak);
+  fmt::print("{}\n{} attention, median of {} steps\n", machine, o.attention.kind, o.runs);
+  nlohmann::json rows = nlohmann::json::array();
   const auto measure = [&](const char* name, AutoregressiveConfig config, int64_t batch, const auto& loss) {
     config.encoder.attention = o.attention;
     AutoregressiveTransformer model(config, Key{1}, o.where());
@@ -43,6 +45,11 @@ int bench_training(TrainingOptions& o) {
     fmt::print("{}, batch {} x {}, dropout {}: {:.0f} tokens/s, {:.1f} ms/step, {:.0f}% of that rate in its products\n",
                name, batch, config.max_length, config.encoder.dropout, rate, 1e3 * seconds,
                100 * 3 * product_flops(config) * rate / peak);
+    rows.push_back({{"model", name},
+                    {"batch", batch},
+                    {"length", config.max_length},
+                    {"tokens_per_second", rate},
+                    {"ms_per_step", 1e3 * seconds}});
   };
   measure("copy task", AutoregressiveConfig{}, 64, [&](const AutoregressiveTransformer& model, Key key) {
     const CopyBatch data = CopyTask{}.batch(key.fold(0), 64, o.where());
@@ -55,6 +62,8 @@ int bench_training(TrainingOptions& o) {
     const Tensor nll = logistic_mixture_nll(model(tokens, key.fold(1)), tokens);
     return scale(sum(nll), 1 / static_cast<float>(nll.size()));
   });
+  if (o.json)
+    print_json({{"bench", "training"}, {"machine", machine}, {"attention", o.attention.kind}, {"rows", rows}});
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "engine/check.h"
 #include "engine/numerics.h"
@@ -37,6 +38,18 @@ void RuntimeOptions::prepare() {
   // Under OMP_THREAD_LIMIT a team is smaller than was requested, and oneDNN leaves undone what the missing threads had.
   threads = std::min<int64_t>(threads, omp_get_thread_limit());
   omp_set_num_threads(static_cast<int>(threads));
+  if (threads > omp_get_num_procs())
+    fmt::print(stderr, "runnel: {} threads on {} cores, which is slower than a thread for each core\n", threads,
+               omp_get_num_procs());
+}
+
+void check_is_model(const std::string& model) {
+  check<UsageError>(!model.empty(), "--model is needed: a run folder or a .safetensors file");
+  const std::filesystem::path path(model);
+  std::error_code error;
+  check<UsageError>(
+      !path.has_extension() || path.extension() == ".safetensors" || !std::filesystem::is_regular_file(path, error),
+      "--model ", excerpt(model), " is not a checkpoint; give a run folder or a .safetensors file");
 }
 
 }  // namespace runnel

@@ -14,14 +14,20 @@ struct RuntimeOptions {
   std::string precision = "auto";
   int64_t threads = 0;  // 0: all cores
   uint64_t seed = 1;
+  bool json = false;  // of commands that list json_flag()
 
   virtual ~RuntimeOptions() = default;
   virtual Settings list();  // the flags; those that derive append their own
+
+  Setting json_flag() { return {"json", &json, {}, "print one JSON object instead of text; progress goes to stderr"}; }
 
   // Sets threads, device and precision. Throws UsageError or Error if there is no such device or it cannot do that.
   void prepare();
   Device where() const { return device == "cuda" ? Device::cuda : Device::cpu; }
 };
+
+// Throws UsageError unless --model names something that may be a checkpoint.
+void check_is_model(const std::string& model);
 
 // What random numbers are drawn for; each has a key of its own.
 enum class Purpose : uint64_t { initialisation, training, validation, sampling };

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "apps/cli/output.h"
 #include "apps/cli/runtime.h"
 
 namespace CLI {
@@ -15,6 +16,14 @@ namespace runnel {
 // What to do once the command line is understood; returns the exit status.
 using Command = std::function<int()>;
 
+// A subcommand as shell completion sees it.
+struct CommandDescription {
+  std::string name, help;
+  Settings flags;
+  bool takes_words = false;
+  std::vector<CommandDescription> commands;
+};
+
 // A level of the command line: runnel, runnel mnist, runnel mnist train.
 class Subcommand {
  public:
@@ -23,12 +32,20 @@ class Subcommand {
   Subcommand add(const std::string& name, const std::string& help, const std::string& footer = "") const;
   // A flag for each setting. `list` is called whenever a value is to be read or set, so the struct may be reassigned.
   void add_flags(const std::function<Settings()>& list) const;
+  // Words that are no flags, at most `most`; they are added to `words`.
+  void add_words(const std::string& name, std::vector<std::string>& words, const std::string& help, int most) const;
+  bool is_given(const std::string& flag) const;
+  CommandDescription describe() const;
   void when_parsed(std::function<void()> call) const;
   void apply_flags() const;  // sets the values of the flags that were given, once more
 
  private:
   CLI::App* app_;
 };
+
+// Understands the command line and calls what stands in when_parsed. Returns the text of --help or --version if that
+// was asked for, else "". Throws UsageError.
+std::string parse(CLI::App& program, int argc, char** argv);
 
 // A subcommand: `run` gets the options, which derive from RuntimeOptions.
 template <class Options>
@@ -37,7 +54,13 @@ void add_command(Subcommand parent, Command& chosen, const char* name, const cha
   const Subcommand command = parent.add(name, help);
   const auto options = std::make_shared<Options>(defaults);
   command.add_flags([options] { return options->list(); });
-  command.when_parsed([=, &chosen] { chosen = [=] { return options->prepare(), run(*options); }; });
+  command.when_parsed([=, &chosen] {
+    chosen = [=] {
+      if (options->json) print_text_to_stderr();
+      options->prepare();
+      return run(*options);
+    };
+  });
 }
 
 }  // namespace runnel

@@ -49,7 +49,7 @@ Settings ModelOptions::list() {
 namespace {
 
 Checkpoint read_image_checkpoint(const ModelOptions& o) {
-  check<UsageError>(!o.model.empty(), "--model is needed: a run folder or a .safetensors file");
+  check_is_model(o.model);
   return read_checkpoint(o.model, o.dataset->name);
 }
 
@@ -78,6 +78,7 @@ LoadedImageModel::LoadedImageModel(const ModelOptions& o, const char* picture_na
   const fs::path into = out.has_parent_path() ? out.parent_path() : fs::path(".");
   check(is_folder || (access(into.c_str(), W_OK) == 0 && !fs::is_directory(out)), "--out ", out.string(),
         ": cannot be written");
+  if (!is_folder) check_png_replaceable(out);
 }
 
 void LoadedImageModel::make_folder() const {
@@ -104,14 +105,6 @@ int64_t LoadedImageModel::class_number(const std::string& text) const {
       error == std::errc() && end == text.data() + text.size() && number >= 0 && number < std::ssize(class_names),
       "--class ", text, " is none of the model's ", class_names.size(), " classes: ", names);
   return number;
-}
-
-void Progress::operator()(int64_t done, int64_t total) const {
-  if (!isatty(STDERR_FILENO)) return;
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
-  const double left = seconds * static_cast<double>(total - done) / static_cast<double>(done);
-  fmt::print(stderr, "\r\x1b[K{} {} of {}, {} left{}", what_, done, total, duration_text(left),
-             done == total ? "\n" : "");
 }
 
 std::vector<double> nll_by_position(const AutoregressiveTransformer& model, const ImageSet& images,

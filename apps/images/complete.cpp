@@ -55,35 +55,6 @@ ImageSet own_images(const LoadedImageModel& loaded, const std::vector<std::strin
   return all;
 }
 
-// "1,5,20-25" -> 1 5 20 21 22 23 24 25
-std::vector<int64_t> parse_index(const std::string& text, int64_t count) {
-  const auto wrong = [&] {
-    fail<UsageError>("--index ", text, ": give numbers from 0 to ", count - 1, ", as 3 or 0-9 or 1,5,20-25");
-  };
-  std::vector<int64_t> numbers;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  const auto number = [&] {
-    int64_t n = 0;
-    const auto [after, error] = std::from_chars(at, end, n);
-    if (error != std::errc() || n < 0 || n >= count) wrong();
-    at = after;
-    return n;
-  };
-  while (true) {
-    const int64_t first = number();
-    int64_t last = first;
-    if (at < end && *at == '-') {
-      ++at;
-      last = number();
-    }
-    if (last < first) wrong();
-    for (int64_t n = first; n <= last; ++n) numbers.push_back(n);
-    if (at == end) return numbers;
-    if (*at++ != ',') wrong();
-  }
-}
-
 int complete_images(CompleteOptions& o) {
   const LoadedImageModel loaded(o, "completions.png");
   const int64_t own_class = loaded.class_number(o.own_class);
@@ -97,6 +68,9 @@ int complete_images(CompleteOptions& o) {
   std::vector<int64_t> index(static_cast<size_t>(images.count));
   std::iota(index.begin(), index.end(), 0);
   if (o.image.empty()) index = parse_index(o.index, images.count);
+  constexpr int64_t most_cells = 10000;
+  check<UsageError>(std::ssize(index) * (o.ways + 2) <= most_cells, "complete: ", index.size(), " images in ", o.ways,
+                    " ways are more than the ", most_cells, " cells of a sheet; give fewer");
   const Key seed = key_for(o.seed, Purpose::sampling);
   const auto start = std::chrono::steady_clock::now();
 
@@ -140,6 +114,34 @@ int complete_images(CompleteOptions& o) {
 }
 
 }  // namespace
+
+std::vector<int64_t> parse_index(const std::string& text, int64_t count) {
+  const auto wrong = [&] {
+    fail<UsageError>("--index ", excerpt(text), ": give numbers from 0 to ", count - 1, ", as 3 or 0-9 or 1,5,20-25");
+  };
+  std::vector<int64_t> numbers;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  const auto number = [&] {
+    int64_t n = 0;
+    const auto [after, error] = std::from_chars(at, end, n);
+    if (error != std::errc() || n < 0 || n >= count) wrong();
+    at = after;
+    return n;
+  };
+  while (true) {
+    const int64_t first = number();
+    int64_t last = first;
+    if (at < end && *at == '-') {
+      ++at;
+      last = number();
+    }
+    if (last < first) wrong();
+    for (int64_t n = first; n <= last; ++n) numbers.push_back(n);
+    if (at == end) return numbers;
+    if (*at++ != ',') wrong();
+  }
+}
 
 void add_complete(Subcommand task, Command& chosen, const ImageDataset& dataset) {
   CompleteOptions options;

@@ -17,7 +17,8 @@ struct EvaluateOptions : ModelOptions {
   Settings list() override {
     return extended(ModelOptions::list(),
                     {{"data", &data, {}, "as in train; default: what the model was trained on"},
-                     {"limit", &limit, in_range(0, 1e9), "evaluate only the first test images; 0: all"}});
+                     {"limit", &limit, in_range(0, 1e9), "evaluate only the first test images; 0: all"},
+                     json_flag()});
   }
 };
 
@@ -34,8 +35,11 @@ int evaluate(EvaluateOptions& o) {
 
   std::vector<double> bits = nll_by_position(loaded.model, images, loaded.class_conditional, Progress("evaluated"));
   for (double& b : bits) b /= std::numbers::ln2;
-  fmt::print("{:.4f} bits/dim over {} bytes of each of {} images of {} x {}, {}\n", mean(bits, images.count),
-             bits.size(), images.count, loaded.side, loaded.side, images.name);
+  const double bits_per_dim = mean(bits, images.count);
+  const size_t predicted = bits.size();
+  if (!o.json)
+    fmt::print("{:.4f} bits/dim over {} bytes of each of {} images of {} x {}, {}\n", bits_per_dim, predicted,
+               images.count, loaded.side, loaded.side, images.name);
 
   for (double& b : bits) b /= static_cast<double>(images.count);
   const double largest = *std::max_element(bits.begin(), bits.end());
@@ -47,6 +51,19 @@ int evaluate(EvaluateOptions& o) {
     map[static_cast<size_t>(i / width * width + i % channels * loaded.side + i % width / channels)] =
         bits[static_cast<size_t>(i)];
   write_png(loaded.out, heat_map(map, loaded.side, width, largest, 336 / loaded.side));
+  if (o.json) {
+    print_json({{"model", loaded.checkpoint.path.string()},
+                {"step", loaded.checkpoint.step()},
+                {"bits_per_dim", bits_per_dim},
+                {"data", images.name},
+                {"images", images.count},
+                {"bytes_of_each", predicted},
+                {"side", loaded.side},
+                {"channels", loaded.channels},
+                {"largest_mean_bits", largest},
+                {"out", loaded.out.string()}});
+    return 0;
+  }
   fmt::print("{}: mean bits of each byte{}, from 0 (black) to {:.2f} (pale yellow)\n", loaded.out.string(),
              channels == 3 ? ", red, green, blue" : "", largest);
   return 0;

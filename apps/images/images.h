@@ -1,12 +1,12 @@
 // What the tasks on images share: a data set and its flags, how a trained model is opened, and the commands train,
 // evaluate, sample, complete and state. Images are sequences of bytes, as in section 4.2 of the paper.
 #pragma once
-#include <chrono>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "apps/cli/terminal.h"
 #include "apps/plots/pictures.h"
 #include "apps/training/settings.h"
 #include "datasets/images.h"
@@ -93,17 +93,6 @@ struct LoadedImageModel {
   }
 };
 
-// One line on the terminal that is written over, with the time that is left; nothing when stderr is a file.
-class Progress {
- public:
-  explicit Progress(const char* what) : what_(what) {}
-  void operator()(int64_t done, int64_t total) const;
-
- private:
-  const char* what_;
-  std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
-};
-
 // -log P of each predicted byte in nats, summed over the images: [n-1]; class-conditional: [n].
 std::vector<double> nll_by_position(const AutoregressiveTransformer& model, const ImageSet& images,
                                     bool class_conditional, const std::function<void(int64_t, int64_t)>& progress);
@@ -127,6 +116,9 @@ struct DrawOptions : ModelOptions {
 };
 // Whether to decode incrementally: what the kind does by default, or --stateful. UsageError if it has no such form.
 bool is_incremental(const LoadedImageModel& loaded, const DrawOptions& options);
+
+// What --index says, such as "1,5,20-25": 1 5 20 21 22 23 24 25. UsageError if it is no list of numbers below `count`.
+std::vector<int64_t> parse_index(const std::string& text, int64_t count);
 
 inline std::span<const uint8_t> image_of(const std::vector<uint8_t>& images, int64_t i, int64_t size) {
   return {images.data() + i * size, static_cast<size_t>(size)};

@@ -12,13 +12,13 @@ namespace {
 
 struct StateOptions : ModelOptions {
   std::string data;
-  int64_t index = 0;
+  std::string index = "0";
   int64_t layer = 0;
 
   Settings list() override {
     return extended(ModelOptions::list(),
                     {{"data", &data, {}, "as in train; default: what the model was trained on"},
-                     {"index", &index, in_range(0, 1e9), "test image to read, counted from 0"},
+                     {"index", &index, {}, "test images to read, counted from 0: 3 or 0-3 or 1,5,20-25; at most 64"},
                      {"layer", &layer, in_range(0, 1023), "layer whose state is shown, counted from 0"}});
   }
 };
@@ -26,33 +26,24 @@ struct StateOptions : ModelOptions {
 // What the heads of a layer remember while it reads an image: S[e,m] / Z[e] is the mean of the values that feature e
 // has seen. A row for the image as far as it has been read, then one for each head, [E,M], brighter where the mean is
 // larger in magnitude; each head has a scale of its own.
-int show_state(StateOptions& o) {
-  const LoadedImageModel loaded(o, "state.png");
+void add_rows(std::vector<Picture>& cells, const LoadedImageModel& loaded, const ImageSet& images, int64_t index,
+              int64_t layer) {
   const AutoregressiveConfig& c = loaded.model.config;
-  const std::string& kind = c.encoder.attention.kind;
-  check<UsageError>(has_recurrent_state(loaded.model), "state: ", loaded.checkpoint.path.string(), " has ", kind,
-                    " attention, which has no state of constant size");
-  check<UsageError>(o.layer < c.encoder.layers, "--layer ", o.layer, ": the model has ", c.encoder.layers,
-                    " layers, counted from 0");
-  const ImageSet images = loaded.test_images(o.data);
-  check<UsageError>(o.index < images.count, "--index ", o.index, ": give a number from 0 to ", images.count - 1);
-
   std::vector<std::vector<float>> s, z;  // at each stage: [H,E,M] [H,E]
   int64_t features = 0;                  // E
   const std::unique_ptr<Decoder> reader = incremental_decoder(loaded.model, 1);
   for (int64_t t = 0; t < c.max_length; ++t) {
-    reader->read(tokens_at(images, loaded.class_conditional, {o.index}, t, o.where()));
+    reader->read(tokens_at(images, loaded.class_conditional, {index}, t, loaded.model.device()));
     if ((t + 1) * stages / c.max_length == t * stages / c.max_length) continue;
-    const AttentionState& state = reader->recurrent_state(o.layer);
+    const AttentionState& state = reader->recurrent_state(layer);
     features = state.s.shape()[2];
     s.push_back(state.s.to_vector());
     z.push_back(state.z.to_vector());
   }
   const int64_t values = c.encoder.head_dim, matrix = features * values;
-  std::vector<Picture> cells;
   const auto cell = [](const Picture& p) { return resized(p, 96, 96); };
   for (int64_t stage = 1; stage <= stages; ++stage)
-    cells.push_back(cell(loaded.picture_of(images.image(o.index), loaded.image_size() * stage / stages)));
+    cells.push_back(cell(loaded.picture_of(images.image(index), loaded.image_size() * stage / stages)));
   for (int64_t head = 0; head < c.encoder.heads; ++head) {
     std::vector<double> means;  // at all stages
     for (size_t stage = 0; stage < s.size(); ++stage)
@@ -67,10 +58,27 @@ int show_state(StateOptions& o) {
           cell(heat(std::span(means).subspan(static_cast<size_t>(stage * matrix), static_cast<size_t>(matrix)),
                     features, values, largest)));
   }
+}
+
+int show_state(StateOptions& o) {
+  const LoadedImageModel loaded(o, "state.png");
+  const AutoregressiveConfig& c = loaded.model.config;
+  const std::string& kind = c.encoder.attention.kind;
+  check<UsageError>(has_recurrent_state(loaded.model), "state: ", loaded.checkpoint.path.string(), " has ", kind,
+                    " attention, which has no state of constant size");
+  check<UsageError>(o.layer < c.encoder.layers, "--layer ", o.layer, ": the model has ", c.encoder.layers,
+                    " layers, counted from 0");
+  const ImageSet images = loaded.test_images(o.data);
+  const std::vector<int64_t> numbers = parse_index(o.index, images.count);
+  check<UsageError>(numbers.size() <= 64, "--index ", excerpt(o.index), ": ", numbers.size(),
+                    " images; a sheet shows at most 64");
+
+  std::vector<Picture> cells;
+  for (const int64_t index : numbers) add_rows(cells, loaded, images, index, o.layer);
   write_png(loaded.out, sheet(cells, stages, 1));
   fmt::print(
-      "{}: image {} of {} as far as it has been read, and |S / Z| of layer {}, a row for each head: E down, M across\n",
-      loaded.out.string(), o.index, images.name, o.layer);
+      "{}: {} {} of {} as far as it has been read, and |S / Z| of layer {}, a row for each head: E down, M across\n",
+      loaded.out.string(), numbers.size() == 1 ? "image" : "images", o.index, images.name, o.layer);
   return 0;
 }
 

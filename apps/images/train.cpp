@@ -8,6 +8,7 @@
 #include "apps/images/images.h"
 #include "apps/training/interrupt.h"
 #include "apps/training/task.h"
+#include "datasets/files.h"
 #include "engine/check.h"
 #include "models/generation.h"
 #include "models/local_heads.h"
@@ -24,7 +25,7 @@ Settings ImageSettings::list() {
        {"distribution", &distribution, one_of({"mixture", "categorical"}),
         "predicted distribution of a byte: a mixture of 10 logistics, as in the paper, or a softmax over its values"},
        {"classes", &classes, {}, "condition the model on the class of each image, for sample --class"},
-       {"data", &data, {}, dataset->data_help}});
+       {"data", &data, {}, dataset->data_help, Since::first, true}});
   if (!dataset->channels)
     all = extended(all, {{"grey", &grey, {}, "images with one channel"},
                          {"colour", &colour, {}, "images with three channels (the default)"}});
@@ -42,7 +43,7 @@ class ImageTraining : public Task {
   Parameters parameters() const override { return model_.parameters(); }
   nlohmann::json model() const override { return model_json(model_.config); }
   nlohmann::json data() const override {
-    nlohmann::json kept{{"first_bytes", images_.first_bytes}};
+    nlohmann::json kept{{"first_bytes", images_.first_bytes}, {"checksum", checksum(images_.train)}};
     if (!settings_.dataset->channels) kept["channels"] = settings_.channels();
     if (settings_.classes) kept["class_names"] = images_.train.class_names;
     return kept;
@@ -98,6 +99,8 @@ class ImageTraining : public Task {
 int train_images(ImageSettings& s) {
   check<UsageError>(!s.grey || !s.colour, "--grey and --colour: give one of them");
   s.model_for(256, 256, 1);  // what the flags get wrong comes before reading the data
+  if (s.data != "synthetic" && (s.dataset->channels || !s.data.empty()))  // absolute: found from any folder
+    s.data = std::filesystem::absolute(data_directory(s.data)).lexically_normal().string();
   TrainingImages images = s.dataset->load_training(s.data, s.side, s.channels());
   check(!s.classes || !images.train.class_names.empty(), "--classes: ", images.train.name, " has no classes",
         s.dataset->channels ? "" : "; put the pictures of each class into a sub-folder of their own");

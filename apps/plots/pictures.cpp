@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "engine/check.h"
-#include "models/safetensors.h"
+#include "engine/file.h"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
@@ -61,30 +61,31 @@ Colour inferno(double x) {
 
 constexpr std::chrono::seconds time_limit{10};  // of a plot, which takes less than one
 
-// The program's exit status, -1 if it did not end by itself within the time limit, -2 if it is not installed. Its
-// output is discarded.
-int run_silently(const char* program, std::vector<std::string> arguments) {
+constexpr int not_ended = -1, not_installed = -2;
+
+// The program's exit status, or one of the above. Its output goes into an open file, its messages nowhere.
+int run(const char* program, std::vector<std::string> arguments, int output) {
   std::vector<char*> argv = {const_cast<char*>(program)};
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  for (const int output : {STDOUT_FILENO, STDERR_FILENO})
-    posix_spawn_file_actions_addopen(&actions, output, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   pid_t child = 0;
   const int error = posix_spawnp(&child, program, &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
-  if (error) return error == ENOENT ? -2 : -1;
+  if (error) return error == ENOENT ? not_installed : not_ended;
   int status = 0;
   const auto deadline = std::chrono::steady_clock::now() + time_limit;
   for (pid_t ended = 0; ended != child;) {
     ended = waitpid(child, &status, WNOHANG);
-    if (ended < 0 && errno != EINTR) return -1;
+    if (ended < 0 && errno != EINTR) return not_ended;
     if (ended == child) break;
     if (std::chrono::steady_clock::now() > deadline) kill(child, SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : not_ended;
 }
 
 }  // namespace
@@ -181,35 +182,46 @@ void write_png(const std::filesystem::path& path, const Picture& p) {
   const bool done = stbi_write_png_to_func(append, &png, static_cast<int>(p.width), static_cast<int>(p.height), 3,
                                            p.rgb.data(), static_cast<int>(p.width * 3));
   check(done, path.string(), ": a picture of ", p.width, " x ", p.height, " cannot be made into a PNG");
+  check_png_replaceable(path);
   write_atomically(path, {png});
+}
+
+void check_png_replaceable(const std::filesystem::path& path) {
+  check_replaceable(path, "a PNG file", "\x89PNG\r\n\x1a\n");
 }
 
 std::string quoted(const std::string& text) {  // 'it''s'
   std::string result = "'";
-  for (const char c : text) result += c == '\'' ? std::string("''") : std::string(1, c);
+  for (const char c : text) {
+    check(static_cast<unsigned char>(c) >= ' ', "plot: a control character in a name");  // would end the command
+    result += c == '\'' ? std::string("''") : std::string(1, c);
+  }
   return result + "'";
 }
 
+// A name that begins with < or | would be a command.
+std::string data_file(const std::filesystem::path& path) { return quoted(std::filesystem::absolute(path).string()); }
+
 void plot(const std::filesystem::path& png, const std::string& commands, int width, int height) noexcept try {
-  const std::filesystem::path part = png.string() + ".part";
+  check_png_replaceable(png);
   const std::string script = "set terminal pngcairo noenhanced size " + std::to_string(width) + "," +
-                             std::to_string(height) + "; set output " + quoted(part.string()) +
-                             "; set datafile separator ','; set grid; " + commands;
-  const int status = run_silently("gnuplot", {"-e", script});
-  std::error_code ignored;
-  if (status == 0) {
-    std::filesystem::rename(part, png, ignored);
-    return;
-  }
-  std::filesystem::remove(part, ignored);
+                             std::to_string(height) + "; set datafile separator ','; set grid; " + commands;
+  PartialFile file(png);
+  const int status = run("gnuplot", {"-d", "-e", script}, file.descriptor());  // -d: without the user's own settings
+  if (status == 0) return file.commit();
   static bool said = false;
-  if (status == -2 && !std::exchange(said, true)) std::fputs("gnuplot is not installed: no plots\n", stderr);
-} catch (...) {
+  if (!std::exchange(said, true))
+    std::fputs(status == not_installed ? "gnuplot is not installed: no plots\n"
+               : status == not_ended   ? "gnuplot was ended after ten seconds: no plots\n"
+                                       : "gnuplot failed: no plots\n",
+               stderr);
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "no plot: %s\n", error.what());
 }
 
 void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title, bool bits,
                double epoch) noexcept try {
-  const std::string data = quoted(csv.string()), loss = bits ? "3" : "2", validation = bits ? "5" : "4";
+  const std::string data = data_file(csv), loss = bits ? "3" : "2", validation = bits ? "5" : "4";
   const auto curves = [&](const char* label, const std::string& x) {
     return std::string("set xlabel '") + label + "'; plot " + data + " skip 1 using (" + x + "):" + loss +
            " with lines lc rgb '#9fb6d8' title 'training', " + data + " skip 1 using (" + x + "):" + validation +
@@ -221,7 +233,8 @@ void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& pn
                   curves("epochs", "$1/" + std::to_string(epoch)));
   else
     plot(png, "set title " + quoted(title) + "; " + axis + curves("updates", "$1"));
-} catch (...) {
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "no plot: %s\n", error.what());
 }
 
 }  // namespace runnel

@@ -28,7 +28,8 @@ struct EvaluateOptions : RuntimeOptions {
     return extended(RuntimeOptions::list(),
                     {{"model", &model, {}, "a run folder or a .safetensors file"},
                      {"sequences", &sequences, in_range(1, 1e9), "fresh sequences to measure on"},
-                     {"show", &show, in_range(0, 1000), "sequences to print with the model's copy"}});
+                     {"show", &show, in_range(0, 1000), "sequences to print with the model's copy"},
+                     json_flag()});
   }
 };
 
@@ -103,7 +104,7 @@ std::vector<int32_t> copy_of(const AutoregressiveTransformer& model, const std::
 }
 
 int evaluate_copy(EvaluateOptions& options) {
-  check<UsageError>(!options.model.empty(), "--model is needed: a run folder or a .safetensors file");
+  check_is_model(options.model);
   const Checkpoint checkpoint = read_checkpoint(options.model, "copy");
   const AutoregressiveTransformer model = load_autoregressive(checkpoint, options.where());
   const CopyTask data{.length = model.config.max_length};
@@ -121,10 +122,13 @@ int evaluate_copy(EvaluateOptions& options) {
       }
     done += size;
   }
-  fmt::print("{}, step {}\n", checkpoint.path.string(), checkpoint.step());
-  fmt::print("masked accuracy {:.3f}% on {} fresh sequences ({} of {} symbols)\n",
-             100 * static_cast<double>(right) / static_cast<double>(counted), options.sequences, right, counted);
-
+  const double accuracy = 100 * static_cast<double>(right) / static_cast<double>(counted);
+  if (!options.json) {
+    fmt::print("{}, step {}\n", checkpoint.path.string(), checkpoint.step());
+    fmt::print("masked accuracy {:.3f}% on {} fresh sequences ({} of {} symbols)\n", accuracy, options.sequences, right,
+               counted);
+  }
+  nlohmann::json copies = nlohmann::json::array();
   for (int64_t i = 0; i < options.show; ++i) {
     const CopyBatch one = data.batch(key.fold(0).fold(static_cast<uint64_t>(i)), 1);
     const std::vector<int32_t> tokens = one.tokens.to_vector();
@@ -132,8 +136,17 @@ int evaluate_copy(EvaluateOptions& options) {
     const std::vector<int32_t> written = copy_of(model, sequence);
     const auto wrong =
         std::inner_product(sequence.begin(), sequence.end(), written.begin(), 0, std::plus<>(), std::not_equal_to<>());
-    fmt::print("in   {}\nout  {}  {} wrong\n", letters(sequence), letters(written), wrong);
+    copies.push_back({{"in", letters(sequence)}, {"out", letters(written)}, {"wrong", wrong}});
+    if (!options.json) fmt::print("in   {}\nout  {}  {} wrong\n", letters(sequence), letters(written), wrong);
   }
+  if (options.json)
+    print_json({{"model", checkpoint.path.string()},
+                {"step", checkpoint.step()},
+                {"masked_accuracy_percent", accuracy},
+                {"sequences", options.sequences},
+                {"symbols", counted},
+                {"symbols_right", right},
+                {"copies", copies}});
   return 0;
 }
 
@@ -165,6 +178,7 @@ std::vector<CopySettings> copy_presets() {
   tiny.batch = 32;
   tiny.steps = 3000;
   tiny.lr_step = 2500;
+  tiny.optimizer = "muon";
   tiny.model.encoder.dropout = tiny.model.embedding_dropout = 0;
   return {paper, small, tiny};
 }

@@ -1,4 +1,5 @@
-// Ctrl-C and SIGTERM: the first one asks the training loop to save and leave, a second one ends the program as usual.
+// Ctrl-C, SIGTERM, and SIGHUP of a terminal that closes: the first one asks the training loop to save and leave, a
+// second one ends the program as usual.
 #pragma once
 #include <csignal>
 
@@ -18,7 +19,7 @@ class InterruptGuard {
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
  private:
-  struct sigaction old_int_, old_term_;
+  struct sigaction old_int_, old_term_, old_hup_;
 };
 
 }  // namespace runnel

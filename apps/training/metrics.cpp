@@ -5,16 +5,19 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <numbers>
+#include <sstream>
 
 #include "engine/check.h"
-#include "models/safetensors.h"
+#include "engine/file.h"
 
 namespace runnel {
 namespace {
+
+constexpr uint64_t most_bytes = 1 << 30;
 
 bool is_in_nats(Unit unit) { return unit != Unit::percent; }
 
@@ -34,16 +37,17 @@ std::string nats_and_bits(double nats) { return fmt::format("{:.6f},{:.6f}", nat
 MetricsFile::MetricsFile(std::filesystem::path path, const std::vector<Metric>& metrics, int64_t step)
     : path_(std::move(path)), metrics_(metrics) {
   std::string kept = header(metrics) + "\n";
-  std::ifstream old(path_);
-  for (std::string row; step > 0 && std::getline(old, row) && !old.eof();) {  // a row without its newline was cut
+  std::istringstream old(step > 0 && std::filesystem::exists(path_) ? read_file(path_, most_bytes) : "");
+  for (std::string row; std::getline(old, row) && !old.eof();) {  // a row without its newline was cut
     char* end;
     const long long row_step = std::strtoll(row.c_str(), &end, 10);
     if (*end != ',' || row_step > step) continue;
     kept += row + "\n";
-    seconds_ = std::strtod(row.c_str() + row.rfind(',') + 1, nullptr);
+    const double seconds = std::strtod(row.c_str() + row.rfind(',') + 1, nullptr);
+    if (seconds >= 0 && std::isfinite(seconds)) seconds_ = seconds;
   }
   write_atomically(path_, {kept});
-  file_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  file_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
   require(file_ >= 0);
 }
 

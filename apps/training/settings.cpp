@@ -1,8 +1,11 @@
 #include "apps/training/settings.h"
 
-#include <fstream>
+#include <cmath>
 
 #include "engine/check.h"
+#include "engine/file.h"
+#include "engine/memory.h"
+#include "models/json.h"
 
 namespace runnel {
 namespace {
@@ -14,6 +17,7 @@ Setting as_flag(Setting setting) {
 }
 
 constexpr bool changeable = true;
+constexpr uint64_t most_bytes = 1 << 20;  // of config.json
 
 }  // namespace
 
@@ -86,16 +90,37 @@ AutoregressiveConfig TransformerSettings::model_for(int64_t vocabulary, int64_t 
   config.vocabulary = vocabulary;
   config.outputs = outputs;
   config.max_length = max_length;
+  const double bytes = 3 * 4 * least_parameters(config), free = static_cast<double>(free_memory(where()));
+  check(bytes < free, "a model of --layers ", config.encoder.layers, ", --width ", width, " and --feed-forward ",
+        config.encoder.feed_forward, " needs ", std::ceil(bytes / 1e9),
+        " GB or more for parameters, gradients and moments; ", std::floor(free / 1e8) / 10, " GB are free");
   return config;
 }
 
 nlohmann::json read_config(const std::filesystem::path& run_folder) {
   const std::filesystem::path path = run_folder / "config.json";
-  std::ifstream file(path);
-  check(file.is_open(), "there is no run to resume: cannot open ", path.string());
-  nlohmann::json config = nlohmann::json::parse(file, nullptr, false);
+  std::error_code error;
+  check(std::filesystem::exists(path, error), "there is no run to resume: there is no file ", path.string());
+  const nlohmann::json config = parse_json(read_file(path, most_bytes));
   check(config.is_object(), path.string(), " is damaged: not a JSON object");
   return config;
+}
+
+nlohmann::json read_settings_file(const std::filesystem::path& path) {
+  nlohmann::json values = parse_json(read_file(path, most_bytes));
+  check(values.is_object(), "--config: ", path.string(), " is not a JSON object of settings");
+  return values;
+}
+
+void apply_settings_file(TrainSettings& settings, const nlohmann::json& values, const std::string& path) {
+  const Settings all = extended(settings.list(), {{"preset", &settings.preset, {}, ""}});
+  for (const auto& [name, value] : values.items()) {
+    const auto is_called = [&, &wanted = name](const Setting& setting) { return setting.name == wanted; };
+    const auto found = std::find_if(all.begin(), all.end(), is_called);
+    check(found != all.end(), path, ": \"", excerpt(name), "\" is no setting of this command");
+    const std::string problem = read_json({*found}, values);
+    check(problem.empty(), path, ": ", problem);
+  }
 }
 
 void take_over(TrainSettings& settings, const nlohmann::json& began) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/cli/subcommand.h"
+#include "engine/check.h"
 #include "models/autoregressive.h"
 
 namespace runnel {
@@ -31,8 +32,10 @@ struct TrainSettings : RuntimeOptions {
   int64_t evaluate_every = 500;
   int64_t save_every = 500;
 
+  std::string config_file;
   std::string out;  // the run folder
   bool resume = false;
+  bool overwrite = false;
   bool dry_run = false;
 
   Settings list() override;
@@ -50,7 +53,8 @@ struct TransformerSettings : TrainSettings {
 
   Settings list() override;
   void adapt_to(const nlohmann::json& config) override;
-  // The model of these settings. Throws UsageError that names the flag that cannot be.
+  // The model of these settings. Throws UsageError that names the flag that cannot be, and
+  // Error if the memory cannot hold such a model and its training.
   AutoregressiveConfig model_for(int64_t vocabulary, int64_t outputs, int64_t max_length) const;
   // Sets one of the attention's own settings, for presets.
   void set_attention(const std::string& name, SettingValue value) { model.encoder.attention.values[name] = value; }
@@ -60,14 +64,18 @@ struct TransformerSettings : TrainSettings {
 nlohmann::json read_config(const std::filesystem::path& run_folder);
 // Takes over a run's settings. Throws Error if it lacks one, or one is out of its range.
 void take_over(TrainSettings& settings, const nlohmann::json& began);
+// A file in the form of config.json, which may lack settings. Throws Error if there is none, or if it is something
+// else.
+nlohmann::json read_settings_file(const std::filesystem::path& path);
+// Sets what the file says. Throws Error that names the first setting that does not exist or has an impossible value.
+void apply_settings_file(TrainSettings& settings, const nlohmann::json& values, const std::string& path);
 // UsageError if the run began with another value of something that a run cannot change on the way.
 void check_same_run(const nlohmann::json& began, TrainSettings& now);
 // What --help shows below the flags: the values of each preset, side by side.
 std::string preset_table(const std::vector<nlohmann::json>& presets);
 
 // The subcommand `train`. S derives from TrainSettings; the first preset is the default. Precedence: the preset, or
-// with
-// --resume the run's config.json; then the flags that were given.
+// with --resume the run's config.json; then the file --config; then the flags that were given.
 template <class S>
 void add_training(Subcommand task, Command& chosen, const char* help, std::vector<S> presets,
                   std::function<int(S&)> run) {
@@ -83,16 +91,33 @@ void add_training(Subcommand task, Command& chosen, const char* help, std::vecto
   command.add_flags([settings, names] {
     return extended(
         {{"preset", &settings->preset, one_of(names), "values of all flags that are not given"},
+         {"config",
+          &settings->config_file,
+          {},
+          "JSON file of settings, such as a run's config.json: they replace the preset's; flags replace them"},
          {"out", &settings->out, {}, "run folder to write"},
          {"resume", &settings->resume, {}, "continue the run in --out, with its configuration"},
+         {"overwrite",
+          &settings->overwrite,
+          {},
+          "move the run in --out aside, to FOLDER.old-1 and so on, and begin anew"},
          {"dry-run", &settings->dry_run, {}, "print the memory and time that the run would take; write nothing"}},
         settings->list());
   });
 
   command.when_parsed([=, &chosen] {
-    const std::string preset = settings->preset;
-    *settings = *std::find_if(presets.begin(), presets.end(), [&](const S& s) { return s.preset == preset; });
+    check<UsageError>(settings->config_file.empty() || !settings->resume,
+                      "--config and --resume: give one of them; a run that is resumed has its own settings");
+    const std::string file = settings->config_file;
+    nlohmann::json given = file.empty() ? nlohmann::json::object() : read_settings_file(file);
+    if (!given.contains("preset") || command.is_given("preset")) given["preset"] = settings->preset;
+    const auto preset =
+        std::find_if(presets.begin(), presets.end(), [&](const S& s) { return given["preset"] == s.preset; });
+    check(preset != presets.end(), file, ": \"preset\" is not one of ", one_of(names).description());
+    *settings = *preset;
+    apply_settings_file(*settings, given, file);
     command.apply_flags();
+    check<UsageError>(!settings->resume || !settings->overwrite, "--resume and --overwrite: give one of them");
     if (settings->resume) {
       const nlohmann::json began = read_config(settings->out);
       take_over(*settings, began);

@@ -51,10 +51,8 @@ class Task {
   virtual std::vector<Picture> preview() const { return {}; }
 };
 
-std::string duration_text(double seconds);  // "12 s", "5 min", "1.5 h", "3.0 days"
-
-// Trains until --steps or --minutes, or until SIGINT or SIGTERM: then saves and returns 130, else 0. With --dry-run
-// prints what the run would take. `config` is what config.json and each checkpoint hold.
+// Trains until --steps or --minutes, or until SIGINT, SIGTERM or SIGHUP: then saves and returns 130, else 0. With
+// --dry-run prints what the run would take. `config` is what config.json and each checkpoint hold.
 int train(const Task& task, const TrainSettings& settings, const nlohmann::json& config);
 
 }  // namespace runnel

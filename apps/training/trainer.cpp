@@ -1,6 +1,5 @@
 // The training loop: updates, validation, metrics.csv, plots, checkpoints, resuming, --dry-run.
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,13 +7,17 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <optional>
 #include <set>
 
+#include "apps/cli/terminal.h"
 #include "apps/plots/pictures.h"
 #include "apps/training/interrupt.h"
 #include "apps/training/metrics.h"
+#include "apps/training/run_folder.h"
 #include "apps/training/task.h"
 #include "engine/check.h"
+#include "engine/file.h"
 #include "engine/finite_guard.h"
 #include "engine/memory.h"
 #include "engine/tape.h"
@@ -45,12 +48,14 @@ void to_json(json& j, const TrainState& s) {
   if (s.is_evaluation_due) j["evaluation_due"] = true;
 }
 
-void from_json(const json& j, TrainState& s) {
-  s.step = j.at("step");
-  s.loss_sum = j.at("loss_sum");
-  s.loss_count = j.at("loss_count");
-  s.best = j.value("best", s.best);
-  s.is_evaluation_due = j.value("evaluation_due", false);
+TrainState train_state(const Checkpoint& c) {
+  const json state = c.state;
+  const json sum = state.value("loss_sum", json()), count = state.value("loss_count", json());
+  const json best = state.value("best", json(NAN)), due = state.value("evaluation_due", json(false));
+  const bool is_whole = sum.is_number() && count.is_number_unsigned() && count <= state.at("step") &&
+                        best.is_number_float() && due.is_boolean() && !(due == true && count == 0);
+  check(is_whole, c.path.string(), " is damaged: it does not say where the run stands");
+  return {c.step(), sum, count, best, due};
 }
 
 class Trainer {
@@ -59,7 +64,6 @@ class Trainer {
       : task_(task),
         settings_(settings),
         part_(settings.micro_batch ? std::min(settings.micro_batch, settings.batch) : settings.batch),
-        folder_(settings.out),
         config_(config),
         metrics_(task.metrics()),
         parameters_(task.parameters()),
@@ -85,22 +89,25 @@ class Trainer {
   Update update(int64_t step, int64_t batch, int64_t part);
   [[noreturn]] void explain_non_finite(int64_t step, int64_t batch, int64_t part) const;
   double learning_rate(int64_t step, double seconds) const;
+  // Takes over weights, moments and where the run stands. Throws Error, leaving all as it was, if the file has them
+  // not.
+  void load(const fs::path& path);
   void open_folder();
   // Runs what writes a file. If it fails, the run goes on: says so, once until it works again, and returns false.
   bool attempt(const std::string& file, const std::function<void()>& write);
   void save();
   std::vector<double> evaluate();
-  Checkpoint checkpoint(const char* file, bool with_optimizer) const;
+  Checkpoint checkpoint(const fs::path& path, bool with_optimizer) const;
   double update_bytes();
 
   const Task& task_;
   const TrainSettings& settings_;
   const int64_t part_;  // sequences computed at a time
-  const fs::path folder_;
   const json config_;
   const std::vector<Metric> metrics_;
   Parameters parameters_;
   Optimizer optimizer_;
+  std::optional<RunFolder> folder_;  // none in a dry run
   TrainState at_;
   int64_t saved_ = -1;             // the step that last.safetensors holds
   std::set<std::string> failing_;  // files that could not be written the last time
@@ -161,8 +168,7 @@ void Trainer::explain_non_finite(int64_t step, int64_t batch, int64_t part) cons
     cause = error.what();
   }
   fail("step ", step + 1, ": ", cause, "; ",
-       saved_ < 0 ? "nothing was saved yet"
-                  : fmt::format("{} holds step {}", (folder_ / "last.safetensors").string(), saved_),
+       saved_ < 0 ? "nothing was saved yet" : fmt::format("{} holds step {}", folder_->last(), saved_),
        "; a run with a lower --lr may get further");
 }
 
@@ -175,8 +181,8 @@ double Trainer::learning_rate(int64_t step, double seconds) const {
   return settings_.lr * left * left;
 }
 
-Checkpoint Trainer::checkpoint(const char* file, bool with_optimizer) const {
-  Checkpoint c{.path = folder_ / file,
+Checkpoint Trainer::checkpoint(const fs::path& path, bool with_optimizer) const {
+  Checkpoint c{.path = path,
                .content = {parameters_, {}},
                .task = task_.name(),
                .model = task_.model(),
@@ -195,8 +201,8 @@ bool Trainer::attempt(const std::string& file, const std::function<void()>& writ
     return true;
   } catch (const std::exception& error) {
     if (failing_.insert(file).second)
-      fmt::print(stderr, "{}runnel: {}; the run goes on and will try again\n", isatty(STDERR_FILENO) ? "\n" : "",
-                 error.what());
+      say(stderr, fmt::format("{}runnel: {}; the run goes on and will try again\n",
+                              is_terminal(STDERR_FILENO) ? "\n" : "", error.what()));
     return false;
   }
 }
@@ -210,33 +216,34 @@ void Trainer::save() {
           " left numbers in ", name, " that are not finite; nothing was saved after step ",
           std::max<int64_t>(saved_, 0));
   }
-  if (attempt("last", [&] { save_checkpoint(checkpoint("last.safetensors", true)); })) saved_ = at_.step;
+  const auto write = [&](const fs::path& path) { save_checkpoint(checkpoint(path, true)); };
+  if (attempt("last", [&] { folder_->save_last(write); })) saved_ = at_.step;
+}
+
+void Trainer::load(const fs::path& path) {
+  const Checkpoint c = read_checkpoint(path, task_.name());
+  Parameters into = parameters_;
+  for (const NamedTensor& moment : optimizer_.state()) into.push_back(moment);
+  check(c.content.tensors.size() == into.size(), path.string(), " belongs to another model: it has ",
+        c.content.tensors.size(), " tensors, not ", into.size());
+  const TrainState at = train_state(c);
+  restore(c.content, path, into);
+  at_ = at;
+  optimizer_.set_steps(at_.step);
+  const json began = c.data.is_object() ? c.data.value("checksum", json()) : json(), now = task_.data();
+  if (now.is_object() && !began.is_null() && began != now.value("checksum", json()))
+    say(stderr, "runnel: the training data are not those that the run began with; the run goes on with them\n");
 }
 
 void Trainer::open_folder() {
-  const fs::path last = folder_ / "last.safetensors";
-  std::error_code error;
-  const bool exists = fs::exists(last, error);
-  check<UsageError>(!exists || settings_.resume, "--out ", folder_.string(),
-                    " already holds a run; add --resume to continue it, or choose another folder");
-  fs::create_directories(folder_, error);
-  check(!error, "cannot make the run folder ", folder_.string(), ": ", error.message());
-  if (exists) {
-    const Checkpoint c = read_checkpoint(last, task_.name());
-    Parameters into = parameters_;
-    for (const NamedTensor& moment : optimizer_.state()) into.push_back(moment);
-    check(c.content.tensors.size() == into.size(), last.string(), " belongs to another model: it has ",
-          c.content.tensors.size(), " tensors, not ", into.size());
-    try {
-      at_ = c.state.get<TrainState>();
-    } catch (const json::exception&) {
-      fail(last.string(), " is damaged: it does not say where the run stands");
-    }
-    restore(c.content, last, into);
-    optimizer_.set_steps(at_.step);
-    saved_ = at_.is_evaluation_due ? -1 : at_.step;
+  folder_.emplace(settings_.out, settings_.resume, settings_.overwrite);
+  if (settings_.resume) {
+    folder_->load_last([&](const fs::path& path) {
+      load(path);
+      saved_ = at_.is_evaluation_due || path != folder_->last() ? -1 : at_.step;
+    });
   }
-  write_atomically(folder_ / "config.json", {config_.dump(2) + "\n"});
+  write_atomically(*folder_ / "config.json", {config_.dump(2) + "\n"});
 }
 
 // The metrics' values. Throws Interrupted on Ctrl-C.
@@ -249,28 +256,27 @@ std::vector<double> Trainer::evaluate() {
   const double value = values[0], before = at_.best;
   if (std::isnan(before) || (metrics_[0].higher_is_better ? value > before : value < before)) {
     at_.best = value;
-    if (!attempt("best", [&] { save_checkpoint(checkpoint("best.safetensors", false)); })) at_.best = before;
+    if (!attempt("best", [&] { save_checkpoint(checkpoint(*folder_ / "best.safetensors", false)); })) at_.best = before;
   }
   attempt("preview", [&] {
     const std::vector<Picture> pictures = task_.preview();
     if (pictures.empty()) return;
-    fs::create_directories(folder_ / "samples");
-    write_png(folder_ / "samples" / fmt::format("step-{:07}.png", at_.step), sheet(pictures, 8));
-    winsize window{};
-    if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0) {
-      const int64_t fit = std::min<int64_t>(window.ws_col / (pictures[0].width + 4), std::ssize(pictures));
-      if (fit > 0) fmt::print("\r\x1b[K{}", half_blocks(sheet({pictures.begin(), pictures.begin() + fit}, fit, 1)));
+    fs::create_directories(*folder_ / "samples");
+    write_png(*folder_ / fmt::format("samples/step-{:07}.png", at_.step), sheet(pictures, 8));
+    if (is_terminal(STDOUT_FILENO)) {
+      const int64_t fit = std::min(terminal_columns(STDOUT_FILENO) / (pictures[0].width + 4), std::ssize(pictures));
+      if (fit > 0) say(stdout, "\r\x1b[K" + half_blocks(sheet({pictures.begin(), pictures.begin() + fit}, fit, 1)));
     }
   });
   return values;
 }
 
 int Trainer::run() {
-  open_folder();
-  MetricsFile metrics(folder_ / "metrics.csv", metrics_, at_.step);
   const InterruptGuard signals;
+  open_folder();
+  MetricsFile metrics(*folder_ / "metrics.csv", metrics_, at_.step);
   reset_peak(settings_.where());
-  const bool terminal = isatty(STDOUT_FILENO);
+  const bool terminal = is_terminal(STDOUT_FILENO);
   const double begun = now() - metrics.seconds();
   const double limit = settings_.minutes > 0 ? 60 * settings_.minutes : std::numeric_limits<double>::infinity();
   const int64_t first = at_.step;
@@ -280,23 +286,26 @@ int Trainer::run() {
 
   const auto plot = [&] {
     const double epoch = static_cast<double>(task_.epoch()) / static_cast<double>(settings_.batch);  // in updates
-    plot_loss(folder_ / "metrics.csv", folder_ / "loss.png", task_.name(), task_.loss_unit() == Unit::bits_per_dim,
+    plot_loss(*folder_ / "metrics.csv", *folder_ / "loss.png", task_.name(), task_.loss_unit() == Unit::bits_per_dim,
               epoch);
   };
   const auto show = [&](double loss, const std::vector<double>& values) {
     const double seconds = now() - begun;
     const double per_step = (seconds - first_seconds) / static_cast<double>(std::max<int64_t>(at_.step - first, 1));
     const double left = std::min(per_step * static_cast<double>(settings_.steps - at_.step), limit - seconds);
-    std::string line = fmt::format("step {} of {}  loss {}  {} tokens/s  {} left", grouped(double(at_.step)),
-                                   grouped(double(settings_.steps)), value_text(loss, task_.loss_unit()), grouped(rate),
-                                   duration_text(std::max(left, 0.0)));
+    const double done = std::max(static_cast<double>(at_.step) / static_cast<double>(settings_.steps), seconds / limit);
+    const std::string whole = settings_.minutes > 0 ? "" : " of " + grouped(static_cast<double>(settings_.steps));
+    std::string line = fmt::format("step {}{} ({:.0f}%)  loss {}  {} tokens/s  {} left", grouped(double(at_.step)),
+                                   whole, std::floor(100 * std::min(done, 1.0)), value_text(loss, task_.loss_unit()),
+                                   grouped(rate), duration_text(std::max(left, 0.0)));
     for (size_t i = 0; i < values.size(); ++i)
       line += "  " + metrics_[i].name + " " + value_text(values[i], metrics_[i].unit);
-    fmt::print("{}{}{}", terminal ? "\r\x1b[K" : "", line, terminal && values.empty() ? "" : "\n");
-    std::fflush(stdout);
+    if (terminal && values.empty())
+      line.resize(std::min(line.size(), static_cast<size_t>(terminal_columns(STDOUT_FILENO) - 1)));
+    say(stdout, (terminal ? "\r\x1b[K" : "") + line + (terminal && values.empty() ? "" : "\n"));
     shown = now();
   };
-  if (first > 0) fmt::print("resuming at step {}\n", grouped(double(first)));
+  if (first > 0) say(stdout, fmt::format("resuming at step {}\n", grouped(double(first))));
 
   bool last = at_.step >= settings_.steps || metrics.seconds() >= limit;
   while ((!last || at_.is_evaluation_due) && !is_interrupted()) {
@@ -347,15 +356,16 @@ int Trainer::run() {
   check(saved_ == at_.step, "the run ends at step ", at_.step, ", which could not be saved; ",
         saved_ < 0 ? "nothing was"
                    : fmt::format("{} holds step {}: free some disk space, then --resume continues from there",
-                                 (folder_ / "last.safetensors").string(), saved_));
+                                 folder_->last(), saved_));
   if (!last) {
-    fmt::print("{}stopped and saved at step {}; continue with: runnel {} train --resume --out {}\n",
-               terminal ? "\n" : "", grouped(double(at_.step)), task_.name(), folder_.string());
+    say(stdout,
+        fmt::format("{}stopped and saved at step {}; continue with: runnel {} train --resume --out {}\n",
+                    terminal ? "\n" : "", grouped(double(at_.step)), task_.name(), shell_quoted(folder_->name())));
     return 130;
   }
-  fmt::print("finished at step {} after {}, with up to {} of tensors; the run is in {}\n", grouped(double(at_.step)),
-             duration_text(now() - begun), bytes_text(static_cast<double>(memory_use(settings_.where()).peak)),
-             folder_.string());
+  say(stdout, fmt::format("finished at step {} after {}, with up to {} of tensors; the run is in {}\n",
+                          grouped(double(at_.step)), duration_text(now() - begun),
+                          bytes_text(static_cast<double>(memory_use(settings_.where()).peak)), folder_->name()));
   return 0;
 }
 
@@ -419,13 +429,6 @@ void Trainer::dry_run() {
 }
 
 }  // namespace
-
-std::string duration_text(double seconds) {
-  if (seconds < 100) return fmt::format("{:.0f} s", seconds);
-  const double minutes = seconds / 60;
-  if (minutes < 100) return fmt::format("{:.0f} min", minutes);
-  return minutes < 48 * 60 ? fmt::format("{:.1f} h", minutes / 60) : fmt::format("{:.1f} days", minutes / 60 / 24);
-}
 
 int train(const Task& task, const TrainSettings& settings, const nlohmann::json& config) {
   Trainer trainer(task, settings, config);

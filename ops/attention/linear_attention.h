@@ -22,7 +22,7 @@
 
 namespace runnel::cpu {
 
-constexpr int64_t linear_chunk = lanes;  // C. 32 and 64 are slower, since more of each chunk is masked away
+constexpr int64_t linear_chunk = tile;  // C. 32 and 64 are slower, since more of each chunk is masked away
 
 // The feature maps: phi(x), and phi'(x) from phi(x), which is 0 where that is. Objects, so that loops over them are
 // compiled with them; always_inline, because g++ 12 leaves a call in these loops on processors that it does not know.

@@ -15,7 +15,11 @@ void mask(const Matrix& p) {  // p[j,i] = 0 for i < j
     for (int i = 0; i < lanes; ++i) each[i] = i;
     return each;
   }();
-  for (int32_t j = 0; j < linear_chunk; ++j) p.data[j] = position < j ? Lanes{} : p.data[j];
+  for (int32_t j = 0; j < linear_chunk; ++j)
+    for (int32_t w = 0; w < linear_chunk / lanes; ++w) {
+      Lanes& scores = p.lanes_of(j)[w];
+      scores = position + w * static_cast<int32_t>(lanes) < j ? Lanes{} : scores;
+    }
 }
 
 // y_i = q_i^T S_i / n_i

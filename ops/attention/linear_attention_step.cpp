@@ -40,6 +40,7 @@ void advance_columns(float* y, float* s, const float* q, const float* k, const f
 void advance_state(float* y, float* s, const float* q, const float* k, const float* v, int64_t e, int64_t m,
                    float inverse) {
   int64_t j = 0;
+  for (; j + 4 * lanes <= m; j += 4 * lanes) advance_columns<4>(y + j, s + j, q, k, v + j, e, m, inverse);
   for (; j + 2 * lanes <= m; j += 2 * lanes) advance_columns<2>(y + j, s + j, q, k, v + j, e, m, inverse);
   for (; j + lanes <= m; j += lanes) advance_columns<1>(y + j, s + j, q, k, v + j, e, m, inverse);
   for (; j < m; ++j) {

@@ -12,7 +12,7 @@ namespace {
 
 using namespace cpu;
 
-constexpr int64_t hash_block = 4 * lanes;  // positions
+constexpr int64_t hash_block = 4 * tile;  // positions
 
 struct HashBlock {
   Matrix q, qt, rotation, projections;

@@ -37,7 +37,7 @@ namespace {
 
 using namespace cpu;
 
-constexpr int64_t block = 2 * lanes;  // queries, and keys
+constexpr int64_t block = 2 * tile;  // queries, and keys
 
 template <class T>
 SequenceRows<T> of_queries(const AttentionSizes& s, T* x, int64_t n, int64_t width) {  // q, y and their gradients

@@ -41,8 +41,8 @@ void multiply_add(Lanes& sum, Pair x, const Pairs& w) {
 #endif
 }
 
-// y[r,:] = activation(x[r,:] w + b) for `rows` rows, `x_stride` apart, and a panel w [depth][32], whose sums stay in
-// registers. Of the 32 columns the first n are wanted.
+// y[r,:] = activation(x[r,:] w + b) for `rows` rows, `x_stride` apart, and a panel w [depth][columns], whose sums
+// stay in registers. Of the columns the first n are wanted.
 template <int rows, class Number, class Vector>
 void panel_product(float* y, int64_t y_stride, const Number* x, int64_t x_stride, const Vector* w, const float* b,
                    int64_t depth, int64_t n, Activation activation) {
@@ -72,11 +72,12 @@ void panel_product(float* y, int64_t y_stride, const Number* x, int64_t x_stride
 
 }  // namespace
 
-// w^T in panels [out/32][in][32], each read sequentially by one thread. In bf16, two neighbours along `in` lie side by
-// side: [out/32][in/2][32][2].
+// w^T in panels [out/columns][in][columns], each read sequentially by one thread. In bf16, two neighbours along `in`
+// lie side by side: [out/columns][in/2][columns][2].
 class cpu::PackedColumns {
  public:
-  static constexpr int64_t most_rows = 12;  // 12 x 2 sums, 2 vectors of w and one of x fill the 32 registers
+  // Two sums for each, two vectors of w and one of x fit into the registers.
+  static constexpr int64_t most_rows = cpu::registers == 32 ? 12 : 6;
 
   PackedColumns(const float* w, int64_t out, int64_t in)
       : out_(out),

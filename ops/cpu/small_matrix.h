@@ -1,5 +1,5 @@
 // Small matrices that live in a core's cache, and their products: the arithmetic of the attentions. Row-major,
-// contiguous, columns padded with zeros to whole vectors, rows to multiples of 8.
+// contiguous, rows and columns padded with zeros to multiples of 16, whatever the processor's vectors are.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -7,10 +7,18 @@
 
 namespace runnel::cpu {
 
-constexpr int64_t lanes = 16;  // of AVX-512; the compiler makes two halves of it where vectors are shorter
+// A vector is what one register holds: g++ keeps longer ones in memory, which costs a factor of three.
+#if defined(__AVX512F__)
+constexpr int64_t lanes = 16, registers = 32;
+#elif defined(__AVX__)
+constexpr int64_t lanes = 8, registers = 16;
+#else
+constexpr int64_t lanes = 4, registers = 16;
+#endif
 using Lanes = float __attribute__((vector_size(lanes * sizeof(float))));
 
-inline int64_t padded(int64_t n) { return (n + lanes - 1) / lanes * lanes; }
+constexpr int64_t tile = 16;
+inline int64_t padded(int64_t n) { return (n + tile - 1) / tile * tile; }
 
 struct Matrix {
   Lanes* data;
@@ -25,23 +33,23 @@ struct Matrix {
 enum class Terms { all, to_row, from_row };
 enum class Store { set, add };
 
-// c[r,:] = (or +=) sum_t a(r,t) b[t,:] for 8 rows and `width` vectors of columns, whose sums stay in registers. a(r,t)
-// is a[r,t], or a[t,r] if transposed.
+// c[r,:] = (or +=) sum_t a(r,t) b[t,:] for a few rows and `width` vectors of columns, whose sums stay in registers.
+// a(r,t) is a[r,t], or a[t,r] if transposed.
+constexpr int block_rows = registers / 4;
 template <int width, bool transposed>
 inline void block_product(const Matrix& c, const Matrix& a, const Matrix& b, int64_t r0, int64_t column, int64_t begin,
                           int64_t end, Store store) {
-  constexpr int height = 8;
-  Lanes sums[height][width] = {};
+  Lanes sums[block_rows][width] = {};
   const int64_t a_row = transposed ? 1 : a.columns, a_step = transposed ? a.columns : 1;
   const float* from = a.row(0) + r0 * a_row + begin * a_step;
   const Lanes* with = b.lanes_of(begin) + column;
   for (int64_t t = begin; t < end; ++t, from += a_step, with += b.columns / lanes)
 #pragma GCC unroll 8
-    for (int r = 0; r < height; ++r)
+    for (int r = 0; r < block_rows; ++r)
 #pragma GCC unroll 2
       for (int w = 0; w < width; ++w) sums[r][w] += from[r * a_row] * with[w];
 #pragma GCC unroll 8
-  for (int r = 0; r < height; ++r)
+  for (int r = 0; r < block_rows; ++r)
 #pragma GCC unroll 2
     for (int w = 0; w < width; ++w) {
       Lanes& to = c.lanes_of(r0 + r)[column + w];
@@ -51,9 +59,9 @@ inline void block_product(const Matrix& c, const Matrix& a, const Matrix& b, int
 
 template <bool transposed>
 inline void product(const Matrix& c, const Matrix& a, const Matrix& b, Store store, Terms terms) {
-  for (int64_t r = 0; r < c.rows; r += 8) {
+  for (int64_t r = 0; r < c.rows; r += block_rows) {
     const int64_t begin = terms == Terms::from_row ? r : 0;
-    const int64_t end = terms == Terms::to_row ? std::min(r + 8, b.rows) : b.rows;
+    const int64_t end = terms == Terms::to_row ? std::min<int64_t>(r + block_rows, b.rows) : b.rows;
     int64_t column = 0;
     for (; column + 2 <= c.columns / lanes; column += 2)
       block_product<2, transposed>(c, a, b, r, column, begin, end, store);
@@ -89,33 +97,33 @@ template <int size, int... l>
   }
 }
 
-// Rows of 16 numbers -> columns.
-[[gnu::always_inline]] inline void transpose16(Lanes (&x)[lanes]) {
+// Rows -> columns.
+[[gnu::always_inline]] inline void transpose_square(Lanes (&x)[lanes]) {
   constexpr std::make_integer_sequence<int, lanes> every_lane;
   exchange_blocks<1>(x, every_lane);
   exchange_blocks<2>(x, every_lane);
-  exchange_blocks<4>(x, every_lane);
-  exchange_blocks<8>(x, every_lane);
+  if constexpr (lanes > 4) exchange_blocks<4>(x, every_lane);
+  if constexpr (lanes > 8) exchange_blocks<8>(x, every_lane);
 }
 
 inline void transpose(const Matrix& to, const Matrix& from) {
   for (int64_t r = 0; r < from.rows; r += lanes)
     for (int64_t c = 0; c < from.columns; c += lanes) {
-      Lanes tile[lanes];
-      for (int64_t i = 0; i < lanes; ++i) tile[i] = from.lanes_of(r + i)[c / lanes];
-      transpose16(tile);
-      for (int64_t i = 0; i < lanes; ++i) to.lanes_of(c + i)[r / lanes] = tile[i];
+      Lanes rows[lanes];
+      for (int64_t i = 0; i < lanes; ++i) rows[i] = from.lanes_of(r + i)[c / lanes];
+      transpose_square(rows);
+      for (int64_t i = 0; i < lanes; ++i) to.lanes_of(c + i)[r / lanes] = rows[i];
     }
 }
 
 // to[r] = a[r,:] . b[r,:]
 inline void dot_rows(float* to, const Matrix& a, const Matrix& b) {
   for (int64_t r = 0; r < a.rows; r += lanes) {
-    Lanes tile[lanes] = {}, sum = {};
+    Lanes products[lanes] = {}, sum = {};
     for (int64_t i = 0; i < lanes; ++i)
-      for (int64_t w = 0; w < a.columns / lanes; ++w) tile[i] += a.lanes_of(r + i)[w] * b.lanes_of(r + i)[w];
-    transpose16(tile);
-    for (int64_t i = 0; i < lanes; ++i) sum += tile[i];
+      for (int64_t w = 0; w < a.columns / lanes; ++w) products[i] += a.lanes_of(r + i)[w] * b.lanes_of(r + i)[w];
+    transpose_square(products);
+    for (int64_t i = 0; i < lanes; ++i) sum += products[i];
     for (int64_t i = 0; i < lanes; ++i) to[r + i] = sum[i];
   }
 }

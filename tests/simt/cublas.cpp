@@ -1,6 +1,7 @@
 // cuBLAS in plain loops, so that the sanitizers see every access to an operand; a tuned library would hide them.
 // Matrices are column-major, c[m,n] = alpha op(a)[m,k] op(b)[k,n] + beta c. Rows of op(a) are the inner loop: its
-// columns are packed one after another, as the compute type rounds them, and added up in the order of k.
+// columns are packed one after another, as the compute type rounds them, and added up in the order of k; with an odd
+// seed in two halves, since cuBLAS may split k, too. A workspace holds NaN afterwards.
 #include <cublas_v2.h>
 
 #include <algorithm>
@@ -10,6 +11,8 @@
 struct cublasContext {
   cudaStream_t stream = nullptr;
   cublasMath_t math = CUBLAS_DEFAULT_MATH;
+  void* workspace = nullptr;  // since the stream was set: that forgets it
+  size_t workspace_bytes = 0;
 };
 
 namespace {
@@ -61,14 +64,17 @@ long long index(const Operand& x, int z, int row, int column) {
 
 void run(const Product& p) {
   const size_t m = static_cast<size_t>(p.m);
-  std::vector<float> a(m * static_cast<size_t>(p.k)), sums(m);
+  std::vector<float> a(m * static_cast<size_t>(p.k)), sums(m), first_half(m);
+  const int half = simt::seed() % 2 == 1 ? p.k / 2 : 0;
   for (int z = 0; z < p.batch; ++z) {
     for (int l = 0; l < p.k; ++l)
       for (int i = 0; i < p.m; ++i)
         a[static_cast<size_t>(l) * m + static_cast<size_t>(i)] = rounded(load(p.a, index(p.a, z, i, l)), p.rounding);
     for (int j = 0; j < p.n; ++j) {
       std::fill(sums.begin(), sums.end(), 0.0f);
+      std::fill(first_half.begin(), first_half.end(), 0.0f);
       for (int l = 0; l < p.k; ++l) {
+        if (l == half) std::swap(sums, first_half);
         const float factor = rounded(load(p.b, index(p.b, z, l, j)), p.rounding);
         const float* column = a.data() + static_cast<size_t>(l) * m;
         for (size_t i = 0; i < m; ++i) sums[i] += column[i] * factor;
@@ -76,7 +82,7 @@ void run(const Product& p) {
       for (int i = 0; i < p.m; ++i) {
         const long long at = index(p.c, z, i, j);
         const float before = p.beta == 0 ? 0 : p.beta * load(p.c, at);  // with beta = 0, c may hold NaN
-        store(p.c, at, p.alpha * sums[static_cast<size_t>(i)] + before);
+        store(p.c, at, p.alpha * (first_half[static_cast<size_t>(i)] + sums[static_cast<size_t>(i)]) + before);
       }
     }
   }
@@ -90,9 +96,22 @@ cublasStatus_t enqueue(cublasHandle_t handle, const Product& p) {
     return CUBLAS_STATUS_INVALID_VALUE;
   if (!known(p.a.type) || !known(p.b.type) || !known(p.c.type)) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (p.m == 0 || p.n == 0 || p.batch == 0) return CUBLAS_STATUS_SUCCESS;
-  simt::require_device_memory({p.a.data, p.b.data, p.c.data}, "a matrix product");
+  char* const workspace = static_cast<char*>(handle->workspace);
+  const size_t bytes = handle->workspace_bytes;
+  simt::require_device_memory({p.a.data, p.b.data, p.c.data, workspace}, "a matrix product");
+  cudaStreamCaptureStatus capture{};
+  cudaStreamIsCapturing(handle->stream, &capture);
+  if (capture != cudaStreamCaptureStatusNone && !workspace)
+    simt::fail("a matrix product is captured, but cuBLAS has no workspace: cublasSetStream forgets it");
   simt::launched().insert("matmul");
-  simt::enqueue(handle->stream, [p] { run(p); });
+  simt::enqueue(handle->stream, [p, workspace, bytes] {
+    const size_t end = std::min<size_t>(bytes, 4096);  // its two ends will do
+    if (workspace) {
+      simt::make_undefined(workspace, end);
+      simt::make_undefined(workspace + bytes - end, end);
+    }
+    run(p);
+  });
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -110,13 +129,18 @@ cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
 }
 cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
   handle->stream = stream;
+  handle->workspace = nullptr;
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
   handle->math = mode;
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t, void*, size_t) { return CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void* workspace, size_t bytes) {
+  handle->workspace = workspace;
+  handle->workspace_bytes = bytes;
+  return CUBLAS_STATUS_SUCCESS;
+}
 
 const char* cublasGetStatusString(cublasStatus_t status) {
   switch (status) {

@@ -3,7 +3,7 @@
 //   tf32  a: row g + 8 (i % 2), column t + 4 (i / 2)                b: row t + 4 i, column g
 //   bf16  a: row g + 8 (i % 2), columns 2t, 2t + 1 + 8 (i / 2)      b: rows 2t, 2t + 1 + 8 i, column g
 //   d: row g + 8 (i / 2), column 2t + i % 2
-#include <cuda_runtime.h>
+#include "scheduler.h"
 
 namespace simt {
 namespace {
@@ -15,7 +15,12 @@ struct Operands {
 };
 const Operands& operands(const Warp& warp, int lane) { return *static_cast<const Operands*>(warp.in[lane]); }
 
-float tf32(uint32_t bits) { return std::bit_cast<float>(bits & 0xffffe000u); }  // the low 13 bits are not read
+// The tensor cores do not read the low 13 bits: an operand that has some was forgotten when others were rounded.
+float tf32(uint32_t bits) {
+  const float x = std::bit_cast<float>(bits);
+  if (bits & 0x1fffu && !std::isnan(x)) fail("the operand %.9g of a TF32 product is not rounded to TF32", double{x});
+  return std::bit_cast<float>(bits & 0xffffe000u);
+}
 float bf16(uint32_t pair, int half) { return std::bit_cast<float>((pair >> (16 * half) & 0xffffu) << 16); }
 
 template <int depth>
@@ -51,21 +56,21 @@ void multiply_bf16(const Warp& warp, uint32_t) {
   multiply<16>(warp, a, b);
 }
 
-void mma(float (&d)[4], const uint32_t* a, const uint32_t* b, WarpFunction function, Where where) {
+void mma(float (&d)[4], const uint32_t* a, const uint32_t* b, WarpFunction function, Where where, const void* caller) {
   const Operands in{d, a, b};
   float out[4];
-  warp_meeting(WarpOp::mma, 0xffffffffu, &in, out, function, where);
+  warp_meeting(WarpOp::mma, 0xffffffffu, &in, out, function, where, caller);
   std::memcpy(d, out, sizeof out);
 }
 
 }  // namespace
 
 void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Where where) {
-  mma(d, a, b, multiply_tf32, where);
+  mma(d, a, b, multiply_tf32, where, __builtin_return_address(0));
 }
 
 void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Where where) {
-  mma(d, a, b, multiply_bf16, where);
+  mma(d, a, b, multiply_bf16, where, __builtin_return_address(0));
 }
 
 }  // namespace simt

@@ -175,6 +175,109 @@ __global__ void copy_past_array_kernel(const float* x, float* out) {
   out[threadIdx.x] = 0;
 }
 
+// --- what is right on some devices only ---
+
+int attribute(cudaDeviceAttr which) {
+  int value = 0;
+  check_cuda(cudaDeviceGetAttribute(&value, which, 0), "cudaDeviceGetAttribute");
+  return value;
+}
+
+__global__ void sum_per_block_kernel(const float* x, float* sums) {
+  if (threadIdx.x > 0) return;
+  sums[blockIdx.x] = 0;
+  for (unsigned i = blockIdx.x; i < Buffers::size; i += gridDim.x) sums[blockIdx.x] += x[i];
+}
+__global__ void sum_of_blocks_kernel(const float* sums, unsigned blocks, float* out) {  // a warp, for 32 blocks at most
+  const float sum = warp_sum(threadIdx.x < blocks ? sums[threadIdx.x] : 0.0f);
+  if (threadIdx.x == 0) out[0] = sum;
+}
+// A block per multiprocessor, but of no more than 32 the sums are added.
+void run_many_multiprocessors(const Buffers& buffers) {
+  const auto blocks = static_cast<unsigned>(attribute(cudaDevAttrMultiProcessorCount));
+  void* memory = nullptr;
+  check_cuda(cudaMallocAsync(&memory, blocks * sizeof(float), stream()), "cudaMallocAsync");
+  float* const sums = static_cast<float*>(memory);
+  launch("", sum_per_block_kernel, Grid{dim3(blocks), dim3(32)}, buffers.x, sums);
+  launch("", sum_of_blocks_kernel, block(32), sums, blocks, buffers.out);
+  check_cuda(cudaFreeAsync(memory, stream()), "cudaFreeAsync");
+}
+
+__global__ void neighbours_kernel(const float* x, float* out) {
+  Shared shared;
+  float* s = shared.take<float>(32 * 1024);
+  s[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  out[threadIdx.x] = s[threadIdx.x ^ 1];
+}
+// What is done only where 128 KiB of shared memory are there is wrong.
+void run_much_shared_memory(const Buffers& buffers) {
+  if (static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) < floats(32 * 1024))
+    launch("", copy_kernel, block(Buffers::size), buffers.x, buffers.out);
+  else
+    launch("", neighbours_kernel, block(Buffers::size, floats(32 * 1024)), buffers.x, buffers.out);
+}
+
+__global__ void exact_functions_kernel(float* out) {
+  out[threadIdx.x] = floorf(logf(expf(static_cast<float>(4 + threadIdx.x % 64)))) - 4;
+}
+
+// --- instructions of a warp ---
+
+__device__ __forceinline__ float with_other_half(float x) { return x + __shfl_xor_sync(all_lanes, x, 16); }
+__global__ void inlined_twice_kernel(float* out) {
+  const float x = static_cast<float>(threadIdx.x);
+  if (threadIdx.x < 16)
+    out[threadIdx.x] = with_other_half(x);
+  else
+    out[threadIdx.x] = 2 * with_other_half(x + 1) - 2;
+}
+
+__global__ void mma_unrounded_kernel(const float* x, float* out) {
+  const float third = x[threadIdx.x] / 3;
+  const uint32_t left[4] = {to_tf32(third), __float_as_uint(third), 0, 0}, right[2] = {to_tf32(1), 0};
+  float d[4] = {};
+  mma_tf32(d, left, right);
+  out[threadIdx.x] = d[0];
+}
+
+// --- cuBLAS ---
+
+// out[0] = 1e8 + 1 - 1e8 + 1, which is 1 if added in this order.
+void sum_of_four(cublasHandle_t handle, const Buffers& buffers, float* result) {
+  static const float terms[] = {1e8f, 1, -1e8f, 1}, ones[] = {1, 1, 1, 1};
+  for (const float* values : {terms, ones})
+    check_cuda(
+        cudaMemcpyAsync(buffers.x + (values == ones ? 4 : 0), values, sizeof terms, cudaMemcpyHostToDevice, stream()),
+        "cudaMemcpyAsync");
+  const float one = 1, none = 0;
+  cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 4, &one, buffers.x, 1, buffers.x + 4, 4, &none, result, 1);
+}
+cublasHandle_t cublas_on_stream() {
+  static cublasHandle_t handle;  // for as long as the process, which runs one plant
+  cublasCreate(&handle);
+  cublasSetStream(handle, stream());
+  return handle;
+}
+
+void run_order_of_k(const Buffers& buffers) { sum_of_four(cublas_on_stream(), buffers, buffers.out); }
+
+void run_workspace_in_use(const Buffers& buffers) {
+  const cublasHandle_t handle = cublas_on_stream();
+  cublasSetWorkspace(handle, buffers.out, Buffers::size * sizeof(float));
+  sum_of_four(handle, buffers, buffers.x + 8);
+}
+
+void run_captured_without_workspace(const Buffers& buffers) {
+  const cublasHandle_t handle = cublas_on_stream();
+  void* workspace = nullptr;
+  check_cuda(cudaMalloc(&workspace, 1024), "cudaMalloc");
+  cublasSetWorkspace(handle, workspace, 1024);
+  cublasSetStream(handle, stream());
+  check_cuda(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "begin");
+  sum_of_four(handle, buffers, buffers.out);
+}
+
 // --- controls ---
 
 __global__ void sums_kernel(const float* x, float* out) {
@@ -331,6 +434,15 @@ const std::vector<Plant> plants = {
     {"copy_past_array",
      [](const Buffers& b) { launch("", copy_past_array_kernel, block(32, floats(124)), b.x, b.out); }, zero},
     {"freed_in_graph", run_freed_in_graph, zero},
+    {"many_multiprocessors", run_many_multiprocessors, [](int i) { return i == 0 ? 127.0f * 64 : 0; }},
+    {"much_shared_memory", run_much_shared_memory, itself},
+    {"exact_functions", [](const Buffers& b) { launch("", exact_functions_kernel, block(128), b.out); },
+     [](int i) { return static_cast<float>(i % 64); }},
+    {"inlined_twice", [](const Buffers& b) { launch("", inlined_twice_kernel, block(32), b.out); }, zero},
+    {"mma_unrounded", [](const Buffers& b) { launch("", mma_unrounded_kernel, block(32), b.x, b.out); }, zero},
+    {"order_of_k", run_order_of_k, [](int i) { return i == 0 ? 1.0f : 0; }},
+    {"workspace_in_use", run_workspace_in_use, zero},
+    {"captured_without_workspace", run_captured_without_workspace, zero},
     {"control_sums", [](const Buffers& b) { launch("", sums_kernel, block(128, floats(32)), b.x, b.out); }, three_sums},
     {"control_mma", [](const Buffers& b) { launch("", mma_kernel, block(32, floats(128)), b.x, b.out); }, twice_if_odd},
     {"control_graph", run_graph, four_times},

@@ -51,7 +51,6 @@ using simt::enqueue;
 using simt::fail;
 using simt::Work;
 
-constexpr int shared_limit = 99 * 1024;  // of compute capability 12.0, the smallest of all supported ones
 constexpr size_t longest_queue = 1024;
 #if defined(__SANITIZE_ADDRESS__)
 constexpr size_t gap = 0;
@@ -90,6 +89,21 @@ cudaError_t result(cudaError_t error) {
 size_t total_memory() {
   const char* text = std::getenv("SIMT_MEMORY");
   return text ? std::strtoull(text, nullptr, 10) : size_t{8} << 30;
+}
+
+// What differs between devices, from the environment or drawn by the seed. Seed 0 has the smallest shared memory of all
+// supported devices, that of compute capability 12.0.
+int device_size(const char* name, std::initializer_list<int> of_seeds) {
+  const char* text = std::getenv(name);
+  return text ? std::atoi(text) : of_seeds.begin()[simt::seed() % of_seeds.size()];
+}
+int multiprocessors() {
+  static const int count = device_size("SIMT_MULTIPROCESSORS", {4, 132, 1});
+  return count;
+}
+int shared_limit() {  // bytes per block
+  static const int bytes = 1024 * device_size("SIMT_SHARED", {99, 227});
+  return bytes;
 }
 
 bool no_device() { return std::getenv("SIMT_NO_DEVICE") != nullptr; }
@@ -337,11 +351,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (no_device() || device != 0) return result(no_device() ? cudaErrorNoDevice : cudaErrorInvalidDevice);
   std::strcpy(properties->name, "CUDA emulator on the CPU (tests/simt)");
   properties->major = 12;
-  properties->multiProcessorCount = 4;
+  properties->multiProcessorCount = multiprocessors();
   properties->warpSize = warpSize;
   properties->maxThreadsPerBlock = 1024;
   properties->sharedMemPerBlock = 48 * 1024;
-  properties->sharedMemPerBlockOptin = shared_limit;
+  properties->sharedMemPerBlockOptin = static_cast<size_t>(shared_limit());
   properties->totalGlobalMem = total_memory();
   return cudaSuccess;
 }
@@ -350,10 +364,10 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   if (no_device() || device != 0) return result(no_device() ? cudaErrorNoDevice : cudaErrorInvalidDevice);
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount:
-      *value = 4;
+      *value = multiprocessors();
       break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = shared_limit;
+      *value = shared_limit();
       break;
     case cudaDevAttrComputeCapabilityMajor:
       *value = 12;
@@ -391,7 +405,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) 
 
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-    if (value < 0 || value > shared_limit) return result(cudaErrorInvalidValue);
+    if (value < 0 || value > shared_limit()) return result(cudaErrorInvalidValue);
     dynamic_shared[kernel] = static_cast<size_t>(value);
   }
   return result(cudaSuccess);

@@ -113,6 +113,7 @@ struct Meeting {  // the lanes of one mask at one collective operation
   uint32_t mask = 0, arrived = 0;
   WarpOp op{};
   Where where{"", 0};
+  const void* caller = nullptr;
   Warp data{};
   std::array<Fibre*, 32> waiting{};
 };
@@ -526,7 +527,9 @@ int block_barrier(int predicate, Vote vote, Where where) {
   return result;
 }
 
-void warp_meeting(WarpOp op, uint32_t mask, const void* in, void* out, WarpFunction function, Where where) {
+void warp_meeting(WarpOp op, uint32_t mask, const void* in, void* out, WarpFunction function, Where where,
+                  const void* caller) {
+  if (!caller) caller = __builtin_return_address(0);
   const Unseen unseen;
   if (!running) fail("an operation of a warp outside a kernel");
   const unsigned me = current->number % 32;
@@ -541,6 +544,11 @@ void warp_meeting(WarpOp op, uint32_t mask, const void* in, void* out, WarpFunct
     if (other.mask != mask || other.op != op || !same(other.where, where))
       fail("lanes of one warp at different operations: %s:%u (mask %08x) and %s:%u (mask %08x)", file_name(other.where),
            other.where.line, other.mask, file_name(where), where.line, mask);
+#if !defined(__clang__)  // which may copy an operation for threads that come to it on different ways
+    if (other.caller != caller)
+      fail("lanes of one warp at %s:%u, but in two copies of it, inlined at %s and %s", file_name(where), where.line,
+           Symbol(other.caller).text, Symbol(caller).text);
+#endif
     meeting = &other;
   }
   if (!meeting) {
@@ -548,6 +556,7 @@ void warp_meeting(WarpOp op, uint32_t mask, const void* in, void* out, WarpFunct
     meeting->mask = mask;
     meeting->op = op;
     meeting->where = where;
+    meeting->caller = caller;
   }
   meeting->arrived |= 1u << me;
   meeting->data.in[me] = in;

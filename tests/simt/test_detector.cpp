@@ -24,7 +24,8 @@ struct Outcome {
 };
 
 Outcome run(const std::string& name, const std::string& environment = "") {
-  const std::string command = environment + " exec '" RUNNEL_PLANT "' " + name + " 2>&1";
+  const std::string command =  // the seed is the test's, not that of the run of all tests
+      "unset SIMT_SEED SIMT_MULTIPROCESSORS SIMT_SHARED; " + environment + " exec '" RUNNEL_PLANT "' " + name + " 2>&1";
   FILE* pipe = popen(command.c_str(), "r");
   REQUIRE(pipe);
   Outcome outcome{};
@@ -62,8 +63,9 @@ void check_reported_with_line(const std::string& name, const std::string& words,
   CHECK(contains(outcome.text, marked_line(name)));
 }
 
-void check_result(const std::string& name, const std::string& result) {
-  const Outcome outcome = run(name);
+void check_result(const std::string& name, const std::string& result, const std::string& environment = "") {
+  const Outcome outcome = run(name, environment);
+  CAPTURE(outcome.text);
   CHECK(outcome.status == 0);
   CHECK(outcome.text == "result " + result + "\n");
 }
@@ -172,6 +174,43 @@ TEST_CASE("detector: a host pointer passed to a kernel") { check_reported("argum
 TEST_CASE("detector: device memory accessed by the host") {
   if (skipped_but_for_address()) return;
   check_reported_with_line("host_reads_device", "touched by the host");
+}
+
+// --- instructions of a warp ---
+
+TEST_CASE("detector: lanes that meet in two inlined copies of one helper") {
+  check_reported("inlined_twice", "but in two copies of it");
+}
+
+TEST_CASE("detector: an operand of a TF32 product that is not rounded") {
+  check_reported("mma_unrounded", "is not rounded to TF32");
+}
+
+// --- what is right on some devices only, or in one order of sums ---
+
+TEST_CASE("detector: the seed draws the number of multiprocessors and the shared memory, unless they are given") {
+  check_result("many_multiprocessors", "right");
+  check_result("many_multiprocessors", "wrong", "SIMT_SEED=1");
+  check_result("many_multiprocessors", "wrong", "SIMT_MULTIPROCESSORS=33");
+  check_result("many_multiprocessors", "right", "SIMT_SEED=1 SIMT_MULTIPROCESSORS=32");
+  check_result("much_shared_memory", "right");
+  check_result("much_shared_memory", "wrong", "SIMT_SEED=1");
+  check_result("much_shared_memory", "wrong", "SIMT_SHARED=227");
+}
+
+TEST_CASE("detector: exponentials and logarithms assumed exact to the last place") {
+  check_result("exact_functions", "right");
+  check_result("exact_functions", "wrong", "SIMT_SEED=1");
+}
+
+TEST_CASE("detector: a matrix product assumed to add in one order") {
+  check_result("order_of_k", "right");
+  check_result("order_of_k", "wrong", "SIMT_SEED=1");
+}
+
+TEST_CASE("detector: cuBLAS' workspace in use, or missing in a capture") {
+  check_result("workspace_in_use", "nan");
+  check_reported("captured_without_workspace", "cuBLAS has no workspace");
 }
 
 // --- asynchronous copies ---

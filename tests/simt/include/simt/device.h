@@ -18,6 +18,9 @@
 #endif
 
 #define __launch_bounds__(...)
+// Of collective operations of a warp, each call in the program is one place, whatever helper it comes from: inlined,
+// for lanes that meet must be at the same instruction.
+#define SIMT_INLINE inline __attribute__((always_inline))
 
 // The scheduler writes them at every switch. Variables and not macros: cudaLaunchConfig_t has members of these names.
 extern uint3 threadIdx;
@@ -39,14 +42,16 @@ struct Where {  // of the caller, as a default argument; std::source_location is
 enum class Vote { none, count, all, any };
 int block_barrier(int predicate, Vote vote, Where where);
 
-// Each lane passes `in` and `out`; the last lane to arrive computes all outputs.
+// Each lane passes `in` and `out`; the last lane to arrive computes all outputs. `caller`: the instruction that all
+// lanes must come from, or null: that after this call.
 struct Warp {
   const void* in[32];
   void* out[32];
 };
 enum class WarpOp { sync, shuffle, ballot, mma };
 using WarpFunction = void (*)(const Warp& warp, uint32_t mask);
-void warp_meeting(WarpOp op, uint32_t mask, const void* in, void* out, WarpFunction function, Where where);
+void warp_meeting(WarpOp op, uint32_t mask, const void* in, void* out, WarpFunction function, Where where,
+                  const void* caller = nullptr);
 
 struct Lookup {  // a lane's argument of a shuffle
   uint64_t value;
@@ -57,7 +62,7 @@ void ballot_lanes(const Warp& warp, uint32_t mask);
 int lane();
 
 template <class T>
-T shuffle(uint32_t mask, T value, int source, Where where) {
+SIMT_INLINE T shuffle(uint32_t mask, T value, int source, Where where) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
   Lookup in{0, source};
   std::memcpy(&in.value, &value, sizeof(T));
@@ -124,40 +129,44 @@ inline int __syncthreads_and(int predicate, simt::Where where = simt::Where::cur
 inline int __syncthreads_or(int predicate, simt::Where where = simt::Where::current()) {
   return simt::block_barrier(predicate != 0, simt::Vote::any, where);
 }
-inline void __syncwarp(unsigned mask = 0xffffffffu, simt::Where where = simt::Where::current()) {
+SIMT_INLINE void __syncwarp(unsigned mask = 0xffffffffu, simt::Where where = simt::Where::current()) {
   simt::warp_meeting(simt::WarpOp::sync, mask, nullptr, nullptr, nullptr, where);
 }
 
 // --- shuffles and votes ---
 
 template <class T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32, simt::Where where = simt::Where::current()) {
+SIMT_INLINE T __shfl_sync(unsigned mask, T value, int source, int width = 32,
+                          simt::Where where = simt::Where::current()) {
   return simt::shuffle(mask, value, (simt::lane() & ~(width - 1)) + (source & (width - 1)), where);
 }
 template <class T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, simt::Where where = simt::Where::current()) {
+SIMT_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                             simt::Where where = simt::Where::current()) {
   const int lane = simt::lane(), source = lane - static_cast<int>(delta);
   return simt::shuffle(mask, value, source < (lane & ~(width - 1)) ? lane : source, where);
 }
 template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, simt::Where where = simt::Where::current()) {
+SIMT_INLINE T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                               simt::Where where = simt::Where::current()) {
   const int lane = simt::lane(), source = lane + static_cast<int>(delta);
   return simt::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source, where);
 }
 template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, simt::Where where = simt::Where::current()) {
+SIMT_INLINE T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32,
+                              simt::Where where = simt::Where::current()) {
   const int lane = simt::lane(), source = lane ^ bits;
   return simt::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source, where);
 }
-inline unsigned __ballot_sync(unsigned mask, int predicate, simt::Where where = simt::Where::current()) {
+SIMT_INLINE unsigned __ballot_sync(unsigned mask, int predicate, simt::Where where = simt::Where::current()) {
   uint32_t in = predicate != 0, out = 0;
   simt::warp_meeting(simt::WarpOp::ballot, mask, &in, &out, simt::ballot_lanes, where);
   return out;
 }
-inline int __any_sync(unsigned mask, int predicate, simt::Where where = simt::Where::current()) {
+SIMT_INLINE int __any_sync(unsigned mask, int predicate, simt::Where where = simt::Where::current()) {
   return __ballot_sync(mask, predicate, where) != 0;
 }
-inline int __all_sync(unsigned mask, int predicate, simt::Where where = simt::Where::current()) {
+SIMT_INLINE int __all_sync(unsigned mask, int predicate, simt::Where where = simt::Where::current()) {
   return __ballot_sync(mask, predicate, where) == mask;
 }
 
@@ -196,9 +205,34 @@ inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(va
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline int __float_as_int(float value) { return std::bit_cast<int>(value); }
 inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
+namespace simt {
+unsigned seed();
+// A GPU's functions differ from the host's in the last place: with a seed, by up to one unit, the same for the same x.
+// But limits, and the values at 0 and 1, are exact.
+inline float inexact(float y, float x) {
+  if (seed() == 0 || std::abs(y) == 0 || std::abs(y) == 1 || y == 2 || !std::isfinite(y)) return y;
+  const uint32_t bits = std::bit_cast<uint32_t>(y);
+  switch ((std::bit_cast<uint32_t>(x) + uint64_t{seed()} * 0xd2511f53) * 0x9e3779b97f4a7c15 >> 62) {
+    case 0:
+      return std::bit_cast<float>(bits + 1);
+    case 1:
+      return std::bit_cast<float>(bits - 1);
+    default:
+      return y;
+  }
+}
+inline float inexact_expf(float x) { return inexact(::expf(x), x); }
+inline float inexact_logf(float x) { return inexact(::logf(x), x); }
+inline float inexact_erfcf(float x) { return inexact(::erfcf(x), x); }
+inline float inexact_expm1f(float x) { return inexact(::expm1f(x), x); }
+}  // namespace simt
+#define expf(x) simt::inexact_expf(x)
+#define logf(x) simt::inexact_logf(x)
+#define erfcf(x) simt::inexact_erfcf(x)
+#define expm1f(x) simt::inexact_expm1f(x)
 // Macros, because glibc's <math.h> declares functions of these names and exports none.
-#define __expf(x) (::expf(x))
-#define __logf(x) (::logf(x))
+#define __expf(x) expf(x)
+#define __logf(x) logf(x)
 #define __sinf(x) (::sinf(x))
 #define __cosf(x) (::cosf(x))
 #define __powf(x, y) (::powf(x, y))

@@ -1,0 +1,19 @@
+// Standard output and error for runs of days: what cannot be written is dropped, and main says so at the end.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace runnel {
+
+// To be called first in main. A closed descriptor 0, 1 or 2 is opened on /dev/null, since otherwise the next file that
+// is opened would get its number, and with it whatever is printed.
+void prepare_output();
+// Writes what is still buffered. Returns why standard output could not be written, or "". A reader that has left, as in
+// `runnel ... | head`, is no problem.
+std::string output_problem();
+
+// For --json: what is printed goes to stderr from now on, except what print_json prints.
+void print_text_to_stderr();
+void print_json(const nlohmann::json& object);
+
+}  // namespace runnel

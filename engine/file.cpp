@@ -1,0 +1,165 @@
+#include "engine/file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "engine/check.h"
+
+namespace runnel {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* partial_ending = ".partial";
+
+std::string random_letters() {
+  std::array<unsigned char, 12> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) < 0) bytes = {};  // O_EXCL refuses a name that is taken
+  std::string letters;
+  for (const unsigned char byte : bytes) letters += static_cast<char>('a' + byte % 26);
+  return letters;
+}
+
+// A file descriptor, closed on every way out.
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0) close(fd);
+  }
+};
+
+// Of a lock that is held by another process.
+std::string holder_of(const Descriptor& lock) {
+  char text[64] = {};
+  return pread(lock.fd, text, sizeof text - 1, 0) > 0 ? text : "a process that is just beginning";
+}
+
+}  // namespace
+
+PartialFile::PartialFile(fs::path path)
+    : path_(std::move(path)), temporary_(path_.string() + "." + random_letters() + partial_ending) {
+  file_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (file_ < 0) give_up();
+}
+
+PartialFile::~PartialFile() {
+  if (file_ < 0) return;
+  close(file_);
+  unlink(temporary_.c_str());
+}
+
+void PartialFile::give_up() const { fail("cannot write ", path_.string(), ": ", std::strerror(errno)); }
+
+void PartialFile::write(std::span<const char> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(file_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) give_up();
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
+void PartialFile::commit() {
+  if (fsync(file_) || rename(temporary_.c_str(), path_.c_str())) give_up();
+  close(std::exchange(file_, -1));
+  // The new name itself is safe only once the folder is; some file systems cannot do that, and the data is there.
+  const fs::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
+  const Descriptor directory{open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (directory.fd >= 0) fsync(directory.fd);
+}
+
+void write_atomically(const fs::path& path, const std::vector<std::span<const char>>& parts) {
+  PartialFile file(path);
+  for (const std::span<const char> part : parts) file.write(part);
+  file.commit();
+}
+
+void remove_partial_files(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    if (entry->path().extension() == partial_ending && entry->symlink_status(error).type() == fs::file_type::regular)
+      unlink(entry->path().c_str());
+}
+
+void check_replaceable(const fs::path& path, const std::string& kind, std::string_view magic) {
+  struct stat status;
+  if (lstat(path.c_str(), &status) != 0) {
+    check(errno == ENOENT, "cannot write ", path.string(), ": ", std::strerror(errno));
+    return;
+  }
+  bool replaceable = S_ISREG(status.st_mode);
+  if (replaceable && status.st_size > 0) {
+    std::string begin(magic.size(), '\0');
+    const Descriptor file{open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
+    replaceable = file.fd >= 0 && read(file.fd, begin.data(), begin.size()) == std::ssize(begin) && begin == magic;
+  }
+  check(replaceable, "cannot write ", path.string(), ": what stands there is not ", kind,
+        "; choose another name, or remove it");
+}
+
+int open_regular_file(const fs::path& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  check(file >= 0 || errno != ENOENT, "there is no file ", path.string());
+  check(file >= 0, "cannot open ", path.string(), ": ", std::strerror(errno));
+  struct stat status;
+  if (fstat(file, &status) == 0 && S_ISREG(status.st_mode)) return file;
+  close(file);
+  fail(path.string(), " is not a regular file");
+}
+
+std::string read_file(const fs::path& path, uint64_t most) {
+  const Descriptor file{open_regular_file(path)};
+  struct stat status;
+  check(fstat(file.fd, &status) == 0, path.string(), " cannot be read: ", std::strerror(errno));
+  check(static_cast<uint64_t>(status.st_size) <= most, path.string(), " has ", status.st_size, " bytes, more than ",
+        most);
+  std::string text(static_cast<size_t>(status.st_size), '\0');
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t got = read(file.fd, text.data() + done, text.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    check(got >= 0, path.string(), " cannot be read: ", std::strerror(errno));
+    if (got == 0) text.resize(done);  // it has become shorter
+    done += static_cast<size_t>(got);
+  }
+  return text;
+}
+
+FolderLock::FolderLock(const fs::path& folder) : path_(folder / ".lock") {
+  for (;;) {
+    Descriptor file{open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666)};
+    check(file.fd >= 0, "cannot write ", path_.string(), ": ", std::strerror(errno));
+    if (flock(file.fd, LOCK_EX | LOCK_NB) != 0) {
+      check(errno == EWOULDBLOCK, "cannot lock ", path_.string(), ": ", std::strerror(errno));
+      fail(folder.string(), " is in use by another run: ", holder_of(file),
+           "; wait for it, stop it, or choose another folder");
+    }
+    struct stat own, named;  // the one before may have removed the file between our opening and our locking it
+    if (fstat(file.fd, &own) != 0 || lstat(path_.c_str(), &named) != 0 || own.st_ino != named.st_ino) continue;
+    const std::string text = "process " + std::to_string(getpid());
+    if (ftruncate(file.fd, 0) == 0)  // the name is for messages: a full disk is no reason to stop
+        [[maybe_unused]]
+      const ssize_t ignored = pwrite(file.fd, text.data(), text.size(), 0);
+    file_ = std::exchange(file.fd, -1);
+    return;
+  }
+}
+
+std::string lock_holder(const fs::path& folder) {
+  const Descriptor file{open((folder / ".lock").c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
+  return file.fd >= 0 && flock(file.fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK ? holder_of(file) : "";
+}
+
+FolderLock::~FolderLock() {
+  unlink(path_.c_str());
+  close(file_);
+}
+
+}  // namespace runnel

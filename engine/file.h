@@ -1,0 +1,68 @@
+// Files that are written whole or not at all, that never replace what they should not, and that are read without
+// waiting for anybody.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace runnel {
+
+// A new file beside `path`, under a random name, that takes the place of `path` when it is whole: at any moment `path`
+// is the old file or the new one. All of it throws Error that names `path` and the reason (no permission, disk full).
+class PartialFile {
+ public:
+  explicit PartialFile(std::filesystem::path path);
+  ~PartialFile();  // removes it, unless it was committed
+  PartialFile(const PartialFile&) = delete;
+  PartialFile& operator=(const PartialFile&) = delete;
+
+  const std::filesystem::path& name() const { return temporary_; }
+  int descriptor() const { return file_; }
+  void write(std::span<const char> bytes);
+  void commit();  // syncs it, renames it, and syncs the folder
+
+ private:
+  [[noreturn]] void give_up() const;
+
+  std::filesystem::path path_, temporary_;
+  int file_ = -1;
+};
+
+// Writes the parts one after another into a PartialFile and commits it.
+void write_atomically(const std::filesystem::path& path, const std::vector<std::span<const char>>& parts);
+
+// Removes what killed processes left of files that they were writing into this folder.
+void remove_partial_files(const std::filesystem::path& folder);
+
+// Throws Error that names the path if there is something at `path` that is not a regular file beginning with `magic`
+// (or an empty one): a result may replace an older result, but nothing else. `kind`: "a PNG file".
+void check_replaceable(const std::filesystem::path& path, const std::string& kind, std::string_view magic);
+
+// A descriptor for reading. Throws Error that names the path if it is not there, or no regular file: a pipe would
+// block.
+int open_regular_file(const std::filesystem::path& path);
+
+// All of a regular file. Throws Error that names the path, also if it is larger than `most` bytes.
+std::string read_file(const std::filesystem::path& path, uint64_t most);
+
+// Keeps other processes out of a folder, while it lives, by a lock on its file `.lock`. The lock ends with the process,
+// however that ends.
+class FolderLock {
+ public:
+  // Throws Error that names the process that holds the lock, or the reason why there can be none.
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  std::filesystem::path path_;
+  int file_ = -1;
+};
+
+// What the FolderLock of another process says of it, "process 1234"; empty if there is none.
+std::string lock_holder(const std::filesystem::path& folder);
+
+}  // namespace runnel
