@@ -1,26 +1,17 @@
 // runnel: the program. Every error ends here as one sentence on stderr.
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
+#include <exception>
 #include <new>
 #include <string>
 
 #include "apps/cli/output.h"
-#include "apps/cli/subcommand.h"
-#include "apps/tasks/tasks.h"
+#include "apps/commands.h"
 #include "engine/check.h"
-#include "engine/version.h"
-
-namespace runnel {
-
-void add_check(Subcommand program, Command& chosen);
-void add_bench(Subcommand program, Command& chosen);
-void add_runs(Subcommand program, Command& chosen);
-void add_completion(Subcommand program, Command& chosen);
-
-}  // namespace runnel
 
 namespace {
 
@@ -41,24 +32,33 @@ int complain(const std::string& sentence, int status) {
   return status;
 }
 
+constexpr const char* out_of_memory = "out of memory; make the batch, the length or the model smaller";
+
+// Some destructors allocate (nlohmann::json's do), and no exception leaves them.
+[[noreturn]] void terminate() {
+  try {
+    if (std::current_exception()) throw;
+  } catch (const std::bad_alloc&) {
+    complain(out_of_memory, 1);
+    _exit(1);
+  } catch (...) {
+  }
+  std::abort();
+}
+
 int run(int argc, char** argv) {
   using namespace runnel;
   try {
-    CLI::App program{"Runnel trains and samples transformers with linear attention."};
-    program.option_defaults()->always_capture_default()->take_last();  // a flag given twice: the last counts
-    program.set_version_flag("--version", [] { return version_text(); });
-    program.require_subcommand(0, 1);  // one at each level: each app takes this over
-    const Subcommand runnel(program);
+    const CommandLine command_line;
     Command chosen;
-    for (const auto add : all_tasks) add(runnel, chosen);
-    for (const auto add : {add_check, add_bench, add_runs, add_completion}) add(runnel, chosen);
-    const std::string text = parse(program, argc, argv);
+    add_commands(command_line.root(), chosen);
+    const std::string text = command_line.parse(argc, argv);
     fmt::print("{}", text);
     return text.empty() ? chosen() : 0;
   } catch (const UsageError& error) {
     return complain(error.what(), 2);
   } catch (const std::bad_alloc&) {
-    return complain("out of memory; make the batch, the length or the model smaller", 1);
+    return complain(out_of_memory, 1);
   } catch (const std::exception& error) {
     return complain(error.what(), 1);
   }
@@ -67,6 +67,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::set_terminate(terminate);
   runnel::prepare_output();
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is then an error like a full disk
   const int status = run(argc, argv);

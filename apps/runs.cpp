@@ -12,6 +12,7 @@
 
 #include "apps/cli/subcommand.h"
 #include "apps/cli/terminal.h"
+#include "apps/plots/pictures.h"
 #include "apps/training/metrics.h"
 #include "engine/check.h"
 #include "engine/file.h"
@@ -179,7 +180,21 @@ std::string text_of_value(const json& config, const std::string& name) {
   return config[name].is_string() ? excerpt(config[name]) : excerpt(config[name].dump());
 }
 
-int compare(const std::vector<std::string>& runs) {
+// Training losses as lines, validation losses as points.
+void plot_losses(const std::vector<std::string>& runs, const fs::path& png) {
+  std::string series;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const std::string colour = fmt::format(" lc {} ", i + 1), data = data_file(fs::path(runs[i]) / "metrics.csv");
+    series += (i ? ", " : "plot ") + data + " skip 1 using 1:2 with lines" + colour + "title " + quoted(runs[i]) +
+              ", " + data + " skip 1 using 1:4 with points pt 7 ps 0.7" + colour + "notitle";
+  }
+  plot(png,
+       "set title 'loss: lines while training, points at validations'; set xlabel 'updates'; set ylabel 'nats'; "
+       "set logscale y; " +
+           series);
+}
+
+int compare(const std::vector<std::string>& runs, const fs::path& png) {
   check<UsageError>(runs.size() > 1, "compare takes two run folders or more");
   std::vector<json> configs;
   std::vector<Table> all;
@@ -218,6 +233,9 @@ int compare(const std::vector<std::string>& runs) {
         return "-";
       });
   print_table(rows);
+  plot_losses(runs, png);
+  std::error_code error;
+  if (fs::exists(png, error)) fmt::print("{}\n", png.string());
   return 0;
 }
 
@@ -235,10 +253,12 @@ void add_runs(Subcommand program, Command& chosen) {
   });
 
   const Subcommand comparison =
-      program.add("compare", "settings in which runs differ, and their metrics, side by side");
+      program.add("compare", "settings in which runs differ, their metrics side by side, and a plot of their losses");
   const auto compared = std::make_shared<std::vector<std::string>>();
   comparison.add_words("runs", *compared, "run folders, two or more", 100);
-  comparison.when_parsed([=, &chosen] { chosen = [=] { return compare(*compared); }; });
+  const auto png = std::make_shared<std::string>("compare.png");
+  comparison.add_flags([=] { return Settings{{"out", png.get(), {}, "PNG file of the losses to write"}}; });
+  comparison.when_parsed([=, &chosen] { chosen = [=] { return compare(*compared, *png); }; });
 }
 
 }  // namespace runnel

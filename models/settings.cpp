@@ -128,6 +128,14 @@ std::string set_value(const Setting& setting, const std::string& text) {
   return wrong.empty() ? "" : excerpt(text) + " " + wrong;
 }
 
+bool is_utf8(const std::string& text) {
+  try {
+    return nlohmann::json(text).dump(), true;
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+}
+
 std::string excerpt(const std::string& text) {
   constexpr size_t longest = 60;
   size_t size = std::min(text.size(), longest);

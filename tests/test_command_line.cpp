@@ -239,6 +239,7 @@ TEST_CASE("runs, compare: what stands in run folders, damaged ones too") {
   CHECK_FALSE(contains(compared, "--width"));
   CHECK(contains(compared, "\nloss, last "));
   CHECK(contains(compared, "\nvalidation_bits, best "));
+  if (contains(compared, "\ncompare.png\n")) CHECK(read(box.folder / "compare.png").starts_with("\x89PNG"));  // gnuplot
   check_refused(box.run("compare runs/a"), 2, "compare takes two run folders or more");
   check_refused(box.run("compare runs/a runs/d"), 1, "runs/d/config.json is not a JSON object");
 }
@@ -249,6 +250,16 @@ TEST_CASE("the command line: more threads than cores are used, with a warning") 
   const Result result = succeed(box, train + "--steps 1 --out run --threads " + std::to_string(cores + 1));
   CHECK(contains(result.err, "runnel: " + std::to_string(cores + 1) + " threads on "));
   CHECK(succeed(box, train + "--steps 1 --out other").err.empty());
+}
+
+TEST_CASE("--quiet: results and errors, but no progress") {
+  const Sandbox box;
+  const Result trained = succeed(box, train + "--steps 3 --out run --quiet");
+  CHECK(trained.out.empty());
+  CHECK(trained.err.empty());
+  CHECK_FALSE(contains(read(box.folder / "run" / "config.json"), "quiet"));
+  CHECK(contains(succeed(box, "copy evaluate --model run --sequences 2 --threads 1 --quiet").out, "masked accuracy"));
+  check_refused(box.run(train + "--steps 3 --out run --quiet"), 2, "already holds a run");
 }
 
 TEST_CASE("completion: scripts that know the commands, flags and choices") {

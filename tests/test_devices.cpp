@@ -130,36 +130,4 @@ TEST_CASE("tensors of more than 2^31 elements") {
   }
 }
 
-#ifdef RUNNEL_NVCC
-// A kernel that keeps its sums in registers is only as fast as the registers suffice: nvcc's report must not speak of
-// numbers that had to be put elsewhere.
-TEST_CASE("nvcc: the attention kernels spill nothing on any GPU that is built for") {
-  if (!has_sources()) return;
-  for (const auto& file : std::filesystem::directory_iterator(source_dir() / "cuda/attention"))
-    for (const std::string architecture : {"80", "90", "120"}) {
-      if (file.path().extension() != ".cu") continue;
-      CAPTURE(file.path());
-      CAPTURE(architecture);
-      const std::string root = source_dir().string();
-      const std::string command = "'" RUNNEL_NVCC "' -std=c++17 --expt-relaxed-constexpr -O3 -Xptxas -v -arch=sm_" +
-                                  architecture + " -I'" + root + "' -c '" + file.path().string() +
-                                  "' -o /dev/null 2>&1";
-      FILE* pipe = popen(command.c_str(), "r");
-      REQUIRE(pipe);
-      std::string report;
-      char buffer[4096];
-      while (const size_t n = fread(buffer, 1, sizeof buffer, pipe)) report.append(buffer, n);
-      CAPTURE(report);
-      REQUIRE(pclose(pipe) == 0);
-      int kernels = 0;
-      for (const std::string& line : split(report, '\n'))
-        if (line.find("bytes spill stores") != std::string::npos) {
-          ++kernels;
-          CHECK(line.find("0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads") != std::string::npos);
-        }
-      CHECK(kernels > 0);
-    }
-}
-#endif
-
 }  // namespace runnel::test

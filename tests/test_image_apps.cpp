@@ -113,7 +113,7 @@ TEST_CASE("mnist train: what a run writes and prints") {
   for (const auto& entry : fs::recursive_directory_iterator(box.folder / "run"))
     if (entry.path().filename() != "loss.png") files.insert(entry.path().filename());  // needs gnuplot
   CHECK(files == std::set<std::string>{"config.json", "metrics.csv", "last.safetensors", "best.safetensors", "samples",
-                                       "step-0000003.png", "step-0000006.png"});
+                                       "report.html", "step-0000003.png", "step-0000006.png"});
 
   const std::vector<std::string> rows = split(read(box.folder / "run" / "metrics.csv"), '\n');
   REQUIRE(rows.size() == 3);

@@ -1,5 +1,3 @@
-#include <omp.h>
-
 #include "tests/check.h"
 
 using namespace runnel;
@@ -64,7 +62,6 @@ TEST_CASE("layer_norm: values") {
 // On CUDA, rows of up to 512 numbers belong to a warp, longer ones to a block, and the sums over rows of the longest do
 // not fit in shared memory. On the CPU, each thread sums up its own rows.
 TEST_CASE("layer_norm: many rows and long rows equal the definition, forward and backward") {
-  const int threads = omp_get_max_threads();
   for (Device device : devices())
     for (const Shape& shape : {Shape{300, 129}, Shape{20, 600}, Shape{20, 30000}}) {
       CAPTURE(shape);
@@ -72,11 +69,10 @@ TEST_CASE("layer_norm: many rows and long rows equal the definition, forward and
              beta = random_tensor(Shape{shape[1]}, 3, -1, 1, device);
       for (Tensor* leaf : {&x, &gamma, &beta}) leaf->set_wants_grad();
       const Tensor dy = random_tensor(Shape{shape.size(), 1}, 4, -1, 1, device);
-      omp_set_num_threads(3);
+      const OmpThreads threads(3);
       Tape tape;
       const Tensor y = layer_norm(x, gamma, beta);
       const Gradients gradients = tape.backward(matmul(reshape(y, Shape{1, y.size()}), dy));
-      omp_set_num_threads(threads);
       check_close(y, reference(doubles(x), gamma, beta), reduction);
       const auto expected = reference_gradients(doubles(x), gamma, doubles(dy));
       check_close(gradients.of(x), expected[0], reduction);

@@ -1,5 +1,3 @@
-#include <omp.h>
-
 #include "engine/numerics.h"
 #include "tests/linear_attention_definition.h"
 #include "tests/memory_limit.h"
@@ -149,16 +147,14 @@ TEST_CASE("the number of threads changes how a non-causal sequence is cut, not t
   const Form x({1, 300, 500, 1, 20, 12}, false, FeatureMap::elu_plus_one, true, Device::cpu);
   const Tensor dy = random_tensor(Shape{x.b, x.l, x.h, x.m}, 4);
   const Reference expected(x, doubles(dy));
-  const int threads = omp_get_max_threads();
   for (const int count : {1, 2, 3, 8}) {
     CAPTURE(count);
-    omp_set_num_threads(count);
+    const OmpThreads threads(count);
     const Results results(x, dy);
     check_close(results.y, expected.y, reduction);
     check_close(results.dk, expected.dk, reduction);
     CHECK(results.dq.to_vector() == Results(x, dy).dq.to_vector());
   }
-  omp_set_num_threads(threads);
 }
 
 TEST_CASE("non-causal linear_attention: memory beyond inputs, output and gradients does not grow with L or S") {
@@ -269,14 +265,11 @@ TEST_CASE("linear_attention's gradients equal those of causal_product, elu_plus_
 
 TEST_CASE("the number of threads changes how a sequence is cut, not the result") {
   const Case x(1, 500, 1, 20, 12, Device::cpu);
-  const int threads = omp_get_max_threads();
   const auto reference_values = reference(x);
   for (const int count : {1, 2, 3, 8}) {
-    omp_set_num_threads(count);
-    const Tensor y = linear_attention(x.q, x.k, x.v);
-    omp_set_num_threads(threads);
-    check_close(y, reference_values, reduction);
     CAPTURE(count);
+    const OmpThreads threads(count);
+    check_close(linear_attention(x.q, x.k, x.v), reference_values, reduction);
   }
 }
 

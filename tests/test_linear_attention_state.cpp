@@ -1,6 +1,4 @@
 // Causal linear attention that carries a state: in parts of a sequence, and position by position.
-#include <omp.h>
-
 #include "tests/linear_attention_definition.h"
 
 using namespace runnel;
@@ -81,15 +79,15 @@ TEST_CASE("linear_attention: segments that carry the state have the results and 
 }
 
 TEST_CASE("linear_attention: parts that carry the state equal the definition, however each is cut into segments") {
-  const int threads = omp_get_max_threads();
   constexpr int64_t part = 200;
   for (const Device device : devices()) {
     const Form x({1, 3 * part, 3 * part, 1, 40, 36}, true, FeatureMap::elu_plus_one, false, device);
     const Tensor dy = random_tensor(x.v.shape(), 4, -1, 1, device);
     const Reference expected(x, doubles(dy));
-    for (const int count : device == Device::cpu ? std::vector<int>{1, 2, 3, 8} : std::vector<int>{threads}) {
+    for (const int count :
+         device == Device::cpu ? std::vector<int>{1, 2, 3, 8} : std::vector<int>{omp_get_max_threads()}) {
       CAPTURE(count);
-      omp_set_num_threads(count);
+      const OmpThreads threads(count);
       std::vector<std::array<Tensor, 4>> parts;  // q, k, v, y
       AttentionState state;
       Tape tape;
@@ -120,7 +118,6 @@ TEST_CASE("linear_attention: parts that carry the state equal the definition, ho
         check_close(gradients.of(v), of_part(expected.dv), reduction);
       }
     }
-    omp_set_num_threads(threads);
   }
 }
 

@@ -1,5 +1,3 @@
-#include <omp.h>
-
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -376,13 +374,11 @@ TEST_CASE("the number of threads changes nothing in lsh_attention") {
     const Results results(x);
     return std::vector{results.y.to_vector(), results.dq.to_vector(), results.dv.to_vector()};
   };
-  const int threads = omp_get_max_threads();
   const auto expected = all();
   for (const int some : {1, 2, 5}) {
-    omp_set_num_threads(some);
+    const OmpThreads threads(some);
     CHECK(all() == expected);
   }
-  omp_set_num_threads(threads);
 }
 
 TEST_CASE("lsh_attention's memory grows with L, not with its square") {

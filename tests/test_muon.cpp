@@ -1,5 +1,3 @@
-#include <omp.h>
-
 #include <numeric>
 
 #include "models/autoregressive.h"
@@ -205,12 +203,10 @@ TEST_CASE("muon_step: a gradient of zeros changes nothing, and there may be no n
 TEST_CASE("the number of threads changes nothing in muon_step, nor does another run") {
   for (const Device device : devices()) {
     const auto expected = four_updates(device);
-    const int threads = omp_get_max_threads();
     for (const int count : {1, 2, 3, 8}) {
-      omp_set_num_threads(count);
+      const OmpThreads threads(count);
       CHECK(four_updates(device) == expected);
     }
-    omp_set_num_threads(threads);
   }
 }
 

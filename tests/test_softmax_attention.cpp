@@ -1,5 +1,3 @@
-#include <omp.h>
-
 #include <algorithm>
 
 #include "ops/kernels.h"
@@ -214,13 +212,11 @@ TEST_CASE("the number of threads changes nothing in softmax_attention") {
     return std::vector{y.to_vector(), gradients.of(q).to_vector(), gradients.of(k).to_vector(),
                        gradients.of(v).to_vector()};
   };
-  const int threads = omp_get_max_threads();
   const auto expected = all();
   for (const int some : {1, 2, 5}) {
-    omp_set_num_threads(some);
+    const OmpThreads threads(some);
     CHECK(all() == expected);
   }
-  omp_set_num_threads(threads);
 }
 
 TEST_CASE("softmax_attention's memory grows with L, not with its square") {

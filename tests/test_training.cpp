@@ -49,10 +49,10 @@ class ReverseTask : public Task {
               return cross_entropy(logits(batch, key), batch.targets, batch.mask);
             }};
   }
-  std::vector<double> validate() const override {
+  std::vector<double> validate(const WorkDone& report) const override {
     if (interrupt_validation) std::raise(SIGINT);
     interrupt_validation = false;
-    stop_if_interrupted();
+    report(0, 1);
     const Batch batch = draw(Key{11}, 0, 32);
     const Tensor outputs = logits(batch, {});
     const std::vector<float> x = outputs.to_vector(), mask = batch.mask.to_vector();
@@ -120,7 +120,7 @@ class RecordingTask : public Task {
               return sum(x_);
             }};
   }
-  std::vector<double> validate() const override { return {validation_.at(validated_++)}; }
+  std::vector<double> validate(const WorkDone&) const override { return {validation_.at(validated_++)}; }
 
   mutable std::vector<std::pair<int64_t, int64_t>> slices;  // first, count
   mutable std::vector<uint64_t> keys;

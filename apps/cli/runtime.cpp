@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "apps/cli/terminal.h"
 #include "engine/check.h"
 #include "engine/numerics.h"
 
@@ -21,6 +22,7 @@ Settings RuntimeOptions::list() {
 }
 
 void RuntimeOptions::prepare() {
+  set_quiet(quiet);
   const std::string problem = device == "cpu" ? "" : why_unavailable(Device::cuda);
   if (device == "auto") device = problem.empty() && !cuda_is_emulated() ? "cuda" : "cpu";
   check(device == "cpu" || problem.empty(), "--device cuda: ", problem);

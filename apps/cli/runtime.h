@@ -14,14 +14,17 @@ struct RuntimeOptions {
   std::string precision = "auto";
   int64_t threads = 0;  // 0: all cores
   uint64_t seed = 1;
+  bool quiet = false;
   bool json = false;  // of commands that list json_flag()
 
   virtual ~RuntimeOptions() = default;
   virtual Settings list();  // the flags; those that derive append their own
 
+  Setting quiet_flag() { return {"quiet", &quiet, {}, "print results, warnings and errors, but no progress"}; }
   Setting json_flag() { return {"json", &json, {}, "print one JSON object instead of text; progress goes to stderr"}; }
 
-  // Sets threads, device and precision. Throws UsageError or Error if there is no such device or it cannot do that.
+  // Sets threads, device, precision and --quiet. Throws UsageError or Error if there is no such device or it cannot do
+  // that.
   void prepare();
   Device where() const { return device == "cuda" ? Device::cuda : Device::cpu; }
 };

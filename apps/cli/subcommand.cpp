@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "engine/check.h"
+#include "engine/version.h"
 
 namespace runnel {
 namespace {
@@ -16,14 +17,6 @@ namespace {
 std::map<const CLI::App*, std::function<Settings()>>& flag_lists() {
   static std::map<const CLI::App*, std::function<Settings()>> lists;
   return lists;
-}
-
-bool is_utf8(const std::string& text) {
-  try {
-    return nlohmann::json(text).dump(), true;
-  } catch (const nlohmann::json::exception&) {
-    return false;
-  }
 }
 
 void check_text(const std::string& flag, const std::string& text) {
@@ -202,23 +195,30 @@ void Subcommand::apply_flags() const {
     if (option->count()) option->run_callback();
 }
 
-std::string parse(CLI::App& program, int argc, char** argv) {
-  check_switches(&program, argc, argv);
+CommandLine::CommandLine()
+    : program_(std::make_shared<CLI::App>("Runnel trains and samples transformers with linear attention.")) {
+  program_->option_defaults()->always_capture_default()->take_last();  // a flag given twice: the last counts
+  program_->set_version_flag("--version", [] { return version_text(); });
+  program_->require_subcommand(0, 1);  // one at each level: each subcommand takes this over
+}
+
+std::string CommandLine::parse(int argc, char** argv) const {
+  check_switches(program_.get(), argc, argv);
   try {
-    program.parse(argc, argv);
+    program_->parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
     std::ostringstream text;
-    program.exit(help_or_version, text, text);
+    program_->exit(help_or_version, text, text);
     return text.str();
   } catch (const CLI::ExtrasError&) {
-    check_understood(program);
+    check_understood(*program_);
     throw;
   } catch (const CLI::ArgumentMismatch& error) {
     fail<UsageError>(flag_in(error.what()), " needs a value");
   } catch (const CLI::ParseError& error) {
     fail<UsageError>("the command line cannot be understood at ", flag_in(error.what()), "; --help explains it");
   }
-  check_understood(program);
+  check_understood(*program_);
   return "";
 }
 

@@ -8,7 +8,7 @@
 #include "apps/cli/runtime.h"
 
 namespace CLI {
-class App;  // CLI11, which takes long to compile: only subcommand.cpp and main.cpp do
+class App;  // CLI11, which takes long to compile: only subcommand.cpp does
 }
 
 namespace runnel {
@@ -43,9 +43,17 @@ class Subcommand {
   CLI::App* app_;
 };
 
-// Understands the command line and calls what stands in when_parsed. Returns the text of --help or --version if that
-// was asked for, else "". Throws UsageError.
-std::string parse(CLI::App& program, int argc, char** argv);
+class CommandLine {
+ public:
+  CommandLine();
+  Subcommand root() const { return Subcommand(*program_); }
+  // Understands the words and calls what stands in when_parsed. Returns the text of --help or --version if that was
+  // asked for, else "". Throws UsageError, or what when_parsed throws.
+  std::string parse(int argc, char** argv) const;
+
+ private:
+  std::shared_ptr<CLI::App> program_;
+};
 
 // A subcommand: `run` gets the options, which derive from RuntimeOptions.
 template <class Options>
@@ -53,7 +61,7 @@ void add_command(Subcommand parent, Command& chosen, const char* name, const cha
                  std::function<int(Options&)> run, const Options& defaults = Options()) {
   const Subcommand command = parent.add(name, help);
   const auto options = std::make_shared<Options>(defaults);
-  command.add_flags([options] { return options->list(); });
+  command.add_flags([options] { return extended(options->list(), {options->quiet_flag()}); });
   command.when_parsed([=, &chosen] {
     chosen = [=] {
       if (options->json) print_text_to_stderr();

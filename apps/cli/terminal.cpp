@@ -8,6 +8,16 @@
 #include <cstdlib>
 
 namespace runnel {
+namespace {
+
+bool quiet = false;
+
+void print(FILE* stream, const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fflush(stream);
+}
+
+}  // namespace
 
 bool is_terminal(int descriptor) {
   const char *const term = std::getenv("TERM"), *const no_color = std::getenv("NO_COLOR");
@@ -19,21 +29,26 @@ int64_t terminal_columns(int descriptor) {
   return ioctl(descriptor, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 ? window.ws_col : 80;
 }
 
-void say(FILE* stream, const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stream);
-  std::fflush(stream);
+void set_quiet(bool value) { quiet = value; }
+
+void say(const std::string& text) {
+  if (!quiet) print(stdout, text);
 }
+
+void warn(const std::string& text) { print(stderr, text); }
 
 void Progress::operator()(int64_t done, int64_t total) const {
   const Clock::time_point now = Clock::now();
-  if ((done < total && now - shown_ < std::chrono::milliseconds(100)) || !is_terminal(STDERR_FILENO)) return;
+  if (quiet || now - begun_ < std::chrono::seconds(1) || !is_terminal(STDERR_FILENO)) return;
+  if (done == total) return warn("\r\x1b[K");
+  if (now - shown_ < std::chrono::milliseconds(100)) return;
   shown_ = now;
   const double seconds = std::chrono::duration<double>(now - begun_).count();
-  const double left = seconds * static_cast<double>(total - done) / static_cast<double>(done);
+  const double left = seconds * static_cast<double>(total - done) / static_cast<double>(std::max<int64_t>(done, 1));
   std::string line =
       fmt::format("{} {} of {} ({}%), {} left", what_, done, total, 100 * done / total, duration_text(left));
   line.resize(std::min(line.size(), static_cast<size_t>(terminal_columns(STDERR_FILENO) - 1)));
-  say(stderr, "\r\x1b[K" + line + (done == total ? "\n" : ""));
+  warn("\r\x1b[K" + line);
 }
 
 std::string duration_text(double seconds) {

@@ -1,4 +1,5 @@
-// What is printed while something runs: lines that a terminal writes over, and that may fail without harm.
+// What is printed while something runs: lines that a terminal writes over. What cannot be printed is dropped, since
+// progress is not worth a run.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -11,19 +12,21 @@ namespace runnel {
 bool is_terminal(int descriptor);
 int64_t terminal_columns(int descriptor);  // 80 if it does not say
 
-// Prints and flushes. What cannot be printed is dropped: progress is not worth a run.
-void say(FILE* stream, const std::string& text);
+void set_quiet(bool quiet);  // --quiet: results, warnings and errors only
 
-// A line on stderr that is written over, at most ten times a second, with the share done and the time left. Nothing
-// if stderr is no terminal.
+void say(const std::string& text);   // how something goes on, to stdout; nothing with --quiet
+void warn(const std::string& text);  // to stderr
+
+// A line on stderr with the share done and the time left: it appears after a second, is written over at most ten times
+// a second, and is erased at the end. Nothing with --quiet, or if stderr is no terminal.
 class Progress {
  public:
-  explicit Progress(const char* what) : what_(what) {}
+  explicit Progress(std::string what) : what_(std::move(what)) {}
   void operator()(int64_t done, int64_t total) const;
 
  private:
   using Clock = std::chrono::steady_clock;
-  const char* what_;
+  std::string what_;
   Clock::time_point begun_ = Clock::now();
   mutable Clock::time_point shown_ = {};
 };

@@ -74,7 +74,11 @@ int show_state(StateOptions& o) {
                     " images; a sheet shows at most 64");
 
   std::vector<Picture> cells;
-  for (const int64_t index : numbers) add_rows(cells, loaded, images, index, o.layer);
+  const Progress progress("read image");
+  for (const int64_t index : numbers) {
+    add_rows(cells, loaded, images, index, o.layer);
+    progress(std::ssize(cells) / (stages * (1 + c.encoder.heads)), std::ssize(numbers));
+  }
   write_png(loaded.out, sheet(cells, stages, 1));
   fmt::print(
       "{}: {} {} of {} as far as it has been read, and |S / Z| of layer {}, a row for each head: E down, M across\n",

@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "apps/images/images.h"
-#include "apps/training/interrupt.h"
 #include "apps/training/task.h"
 #include "datasets/files.h"
 #include "engine/check.h"
@@ -59,19 +58,17 @@ class ImageTraining : public Task {
               return scale(sum(nll), 1 / static_cast<float>(nll.size()));
             }};
   }
-  std::vector<double> validate() const override {
-    const auto poll = [](int64_t, int64_t) { stop_if_interrupted(); };
-    const std::vector<double> nll = nll_by_position(model_, images_.validation, settings_.classes, poll);
+  std::vector<double> validate(const WorkDone& report) const override {
+    const std::vector<double> nll = nll_by_position(model_, images_.validation, settings_.classes, report);
     return {std::accumulate(nll.begin(), nll.end(), 0.0) / static_cast<double>(images_.validation.count) /
             static_cast<double>(nll.size())};
   }
-  std::vector<Picture> preview() const override {
+  std::vector<Picture> preview(const WorkDone& report) const override {
     const bool incremental = has_incremental_form(model_);
     const int64_t count = incremental ? 16 : 2;  // which then take as long as many
     const int64_t side = settings_.side, channels = settings_.channels(), size = side * side * channels;
-    const std::vector<uint8_t> drawn =
-        generate(model_, incremental, key_for(settings_.seed, Purpose::sampling), 0, count, images_.first_bytes, -1, 1,
-                 [](int64_t, int64_t) { stop_if_interrupted(); });
+    const std::vector<uint8_t> drawn = generate(model_, incremental, key_for(settings_.seed, Purpose::sampling), 0,
+                                                count, images_.first_bytes, -1, 1, report);
     std::vector<Picture> pictures;
     for (int64_t i = 0; i < count; ++i) pictures.push_back(picture(image_of(drawn, i, size), side, side, channels));
     return pictures;
@@ -101,11 +98,12 @@ int train_images(ImageSettings& s) {
   s.model_for(256, 256, 1);  // what the flags get wrong comes before reading the data
   if (s.data != "synthetic" && (s.dataset->channels || !s.data.empty()))  // absolute: found from any folder
     s.data = std::filesystem::absolute(data_directory(s.data)).lexically_normal().string();
+  check<UsageError>(is_utf8(s.data), "the path of the data is not valid UTF-8, as config.json must be: ", s.data);
   TrainingImages images = s.dataset->load_training(s.data, s.side, s.channels());
   check(!s.classes || !images.train.class_names.empty(), "--classes: ", images.train.name, " has no classes",
         s.dataset->channels ? "" : "; put the pictures of each class into a sub-folder of their own");
-  fmt::print("data: {}, {} images of {} x {}; {} more choose the best checkpoint\n", images.train.name,
-             images.train.count, s.side, s.side, images.validation.count);
+  say(fmt::format("data: {}, {} images of {} x {}; {} more choose the best checkpoint\n", images.train.name,
+                  images.train.count, s.side, s.side, images.validation.count));
   return train(ImageTraining(s, std::move(images)), s, config_json(s));
 }
 

@@ -8,8 +8,8 @@
 #include <functional>
 #include <numeric>
 
+#include "apps/cli/terminal.h"
 #include "apps/tasks/tasks.h"
-#include "apps/training/interrupt.h"
 #include "apps/training/task.h"
 #include "datasets/copy_task.h"
 #include "engine/check.h"
@@ -63,11 +63,11 @@ class CopyTraining : public Task {
             }};
   }
 
-  std::vector<double> validate() const override {
+  std::vector<double> validate(const WorkDone& report) const override {
     const int64_t part = settings_.micro_batch ? settings_.micro_batch : settings_.batch;
     double total = 0, weight = 0;
     for (int64_t first = 0; first < settings_.batch; first += part) {
-      stop_if_interrupted();
+      report(first, settings_.batch);
       const CopyBatch batch = data_.batch(key_for(settings_.seed, Purpose::validation),
                                           std::min(part, settings_.batch - first), model_.device(), first);
       total += batch.counted_positions * loss(batch, {}).item();
@@ -111,6 +111,7 @@ int evaluate_copy(EvaluateOptions& options) {
   const Key key = key_for(options.seed, Purpose::sampling);
 
   int64_t right = 0, counted = 0;
+  const Progress progress("evaluated sequence");
   for (int64_t done = 0; done < options.sequences;) {
     const int64_t size = std::min<int64_t>(64, options.sequences - done);
     const CopyBatch batch = data.batch(key.fold(static_cast<uint64_t>(done)), size);
@@ -121,6 +122,7 @@ int evaluate_copy(EvaluateOptions& options) {
         right += guess[i] == batch.targets.data()[i];
       }
     done += size;
+    progress(done, options.sequences);
   }
   const double accuracy = 100 * static_cast<double>(right) / static_cast<double>(counted);
   if (!options.json) {

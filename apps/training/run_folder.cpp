@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* run_files[] = {"config.json",      "metrics.csv", "last.safetensors", "previous.safetensors",
-                                     "best.safetensors", "loss.png",    "samples"};
+                                     "best.safetensors", "loss.png",    "report.html",      "samples"};
 constexpr const char* pictures[] = {"bits.png", "samples.png", "growth.png", "completions.png", "state.png"};
 
 bool stands(const fs::path& path) {
@@ -39,7 +39,7 @@ void move_aside(const fs::path& folder) {
   std::ranges::for_each(pictures, move);
   check(!error, "--overwrite: the run in ", folder.string(), " cannot be moved to ", aside.string(), ": ",
         error.message());
-  say(stdout, fmt::format("moved the run in {} to {}\n", folder.string(), aside.string()));
+  say(fmt::format("moved the run in {} to {}\n", folder.string(), aside.string()));
 }
 
 }  // namespace
@@ -77,7 +77,7 @@ void RunFolder::load_last(const std::function<void(const fs::path&)>& load) {
       fail(problem);
     }
     last_is_readable_ = false;  // so that it does not replace the one that is
-    say(stderr, fmt::format("runnel: {}; the run goes on from {}\n", problem, previous.string()));
+    warn(fmt::format("runnel: {}; the run goes on from {}\n", problem, previous.string()));
   }
 }
 

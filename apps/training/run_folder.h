@@ -16,6 +16,7 @@ class RunFolder {
   RunFolder(std::filesystem::path folder, bool resume, bool overwrite);
 
   std::filesystem::path operator/(const std::string& file) const { return path_ / file; }
+  const std::filesystem::path& path() const { return path_; }
   std::string name() const { return path_.string(); }
   std::string last() const { return (path_ / "last.safetensors").string(); }
 

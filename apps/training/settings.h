@@ -101,7 +101,8 @@ void add_training(Subcommand task, Command& chosen, const char* help, std::vecto
           &settings->overwrite,
           {},
           "move the run in --out aside, to FOLDER.old-1 and so on, and begin anew"},
-         {"dry-run", &settings->dry_run, {}, "print the memory and time that the run would take; write nothing"}},
+         {"dry-run", &settings->dry_run, {}, "print the memory and time that the run would take; write nothing"},
+         settings->quiet_flag()},
         settings->list());
   });
 

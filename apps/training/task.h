@@ -30,6 +30,9 @@ struct Slice {
   std::function<Tensor(Key key)> loss;
 };
 
+// What long work calls with how much of it is done. It may throw Interrupted.
+using WorkDone = std::function<void(int64_t done, int64_t total)>;
+
 class Task {
  public:
   virtual ~Task() = default;
@@ -45,10 +48,10 @@ class Task {
   virtual Slice slice(int64_t first, int64_t count) const = 0;
   // The first metric chooses the best checkpoint.
   virtual std::vector<Metric> metrics() const = 0;
-  // Their values on data that is not trained on, the same data every time. Calls stop_if_interrupted() now and then.
-  virtual std::vector<double> validate() const = 0;
+  // Their values on data that is not trained on, the same data every time. Says now and then how much is done.
+  virtual std::vector<double> validate(const WorkDone& report) const = 0;
   // Pictures of what the model does; may be none.
-  virtual std::vector<Picture> preview() const { return {}; }
+  virtual std::vector<Picture> preview(const WorkDone&) const { return {}; }
 };
 
 // Trains until --steps or --minutes, or until SIGINT, SIGTERM or SIGHUP: then saves and returns 130, else 0. With

@@ -14,6 +14,7 @@
 #include "apps/plots/pictures.h"
 #include "apps/training/interrupt.h"
 #include "apps/training/metrics.h"
+#include "apps/training/report.h"
 #include "apps/training/run_folder.h"
 #include "apps/training/task.h"
 #include "engine/check.h"
@@ -21,6 +22,7 @@
 #include "engine/finite_guard.h"
 #include "engine/memory.h"
 #include "engine/tape.h"
+#include "engine/version.h"
 #include "models/checkpoint.h"
 #include "models/optimizer.h"
 #include "ops/ops.h"
@@ -30,6 +32,14 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+// Shows how far something is, and leaves it on Ctrl-C.
+WorkDone interruptible(const char* what) {
+  return [progress = Progress(what)](int64_t done, int64_t total) {
+    stop_if_interrupted();
+    progress(done, total);
+  };
+}
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -96,8 +106,10 @@ class Trainer {
   // Runs what writes a file. If it fails, the run goes on: says so, once until it works again, and returns false.
   bool attempt(const std::string& file, const std::function<void()>& write);
   void save();
+  void save_if_best(double value);
   std::vector<double> evaluate();
   Checkpoint checkpoint(const fs::path& path, bool with_optimizer) const;
+  void report(double seconds, double rate);  // loss.png and report.html
   double update_bytes();
 
   const Task& task_;
@@ -201,8 +213,8 @@ bool Trainer::attempt(const std::string& file, const std::function<void()>& writ
     return true;
   } catch (const std::exception& error) {
     if (failing_.insert(file).second)
-      say(stderr, fmt::format("{}runnel: {}; the run goes on and will try again\n",
-                              is_terminal(STDERR_FILENO) ? "\n" : "", error.what()));
+      warn(fmt::format("{}runnel: {}; the run goes on and will try again\n", is_terminal(STDERR_FILENO) ? "\n" : "",
+                       error.what()));
     return false;
   }
 }
@@ -232,7 +244,7 @@ void Trainer::load(const fs::path& path) {
   optimizer_.set_steps(at_.step);
   const json began = c.data.is_object() ? c.data.value("checksum", json()) : json(), now = task_.data();
   if (now.is_object() && !began.is_null() && began != now.value("checksum", json()))
-    say(stderr, "runnel: the training data are not those that the run began with; the run goes on with them\n");
+    warn("runnel: the training data are not those that the run began with; the run goes on with them\n");
 }
 
 void Trainer::open_folder() {
@@ -246,29 +258,55 @@ void Trainer::open_folder() {
   write_atomically(*folder_ / "config.json", {config_.dump(2) + "\n"});
 }
 
+void Trainer::save_if_best(double value) {
+  const double before = at_.best;
+  if (!std::isnan(before) && !(metrics_[0].higher_is_better ? value > before : value < before)) return;
+  at_.best = value;
+  if (!attempt("best", [&] { save_checkpoint(checkpoint(*folder_ / "best.safetensors", false)); })) at_.best = before;
+}
+
 // The metrics' values. Throws Interrupted on Ctrl-C.
 std::vector<double> Trainer::evaluate() {
-  const std::vector<double> values = task_.validate();
+  const std::vector<double> values = task_.validate(interruptible("validated"));
   check(values.size() == metrics_.size(), task_.name(), ": ", values.size(), " values of ", metrics_.size(),
         " metrics");
   for (size_t i = 0; i < values.size(); ++i)
     check(std::isfinite(values[i]), "the metric ", metrics_[i].name, " is ", values[i], " at step ", at_.step);
-  const double value = values[0], before = at_.best;
-  if (std::isnan(before) || (metrics_[0].higher_is_better ? value > before : value < before)) {
-    at_.best = value;
-    if (!attempt("best", [&] { save_checkpoint(checkpoint(*folder_ / "best.safetensors", false)); })) at_.best = before;
-  }
+  save_if_best(values[0]);
   attempt("preview", [&] {
-    const std::vector<Picture> pictures = task_.preview();
+    const std::vector<Picture> pictures = task_.preview(interruptible("drew byte"));
     if (pictures.empty()) return;
     fs::create_directories(*folder_ / "samples");
     write_png(*folder_ / fmt::format("samples/step-{:07}.png", at_.step), sheet(pictures, 8));
     if (is_terminal(STDOUT_FILENO)) {
       const int64_t fit = std::min(terminal_columns(STDOUT_FILENO) / (pictures[0].width + 4), std::ssize(pictures));
-      if (fit > 0) say(stdout, "\r\x1b[K" + half_blocks(sheet({pictures.begin(), pictures.begin() + fit}, fit, 1)));
+      if (fit > 0) say("\r\x1b[K" + half_blocks(sheet({pictures.begin(), pictures.begin() + fit}, fit, 1)));
     }
   });
   return values;
+}
+
+void Trainer::report(double seconds, double rate) {
+  const double epoch = static_cast<double>(task_.epoch()) / static_cast<double>(settings_.batch);  // in updates
+  plot_loss(*folder_ / "metrics.csv", *folder_ / "loss.png", task_.name(), task_.loss_unit() == Unit::bits_per_dim,
+            epoch);
+  const std::string version = version_text();
+  const Device device = settings_.where();
+  attempt("report", [&] {
+    write_report(
+        folder_->path(),
+        {task_.name() + ", " + folder_->name(),
+         {{"updates", fmt::format("{} of {}", grouped(double(at_.step)), grouped(double(settings_.steps)))},
+          {"best " + metrics_[0].name,
+           std::isnan(at_.best) ? "not measured yet" : value_text(at_.best, metrics_[0].unit)},
+          {"training time", duration_text(seconds)},
+          {"speed", grouped(rate) + " tokens/s"},
+          {"memory of tensors", "up to " + bytes_text(static_cast<double>(memory_use(device).peak))},
+          {"parameters", grouped(static_cast<double>(element_count(parameters_)))},
+          {"machine", fmt::format("{}, {} threads, {}", model_name(device), settings_.threads, settings_.precision)},
+          {"program", version.substr(0, version.find('\n'))}},
+         config_});
+  });
 }
 
 int Trainer::run() {
@@ -284,11 +322,6 @@ int Trainer::run() {
   int64_t row_tokens = 0;
   double rate = 0;  // tokens per second, over the updates since the last row
 
-  const auto plot = [&] {
-    const double epoch = static_cast<double>(task_.epoch()) / static_cast<double>(settings_.batch);  // in updates
-    plot_loss(*folder_ / "metrics.csv", *folder_ / "loss.png", task_.name(), task_.loss_unit() == Unit::bits_per_dim,
-              epoch);
-  };
   const auto show = [&](double loss, const std::vector<double>& values) {
     const double seconds = now() - begun;
     const double per_step = (seconds - first_seconds) / static_cast<double>(std::max<int64_t>(at_.step - first, 1));
@@ -302,10 +335,10 @@ int Trainer::run() {
       line += "  " + metrics_[i].name + " " + value_text(values[i], metrics_[i].unit);
     if (terminal && values.empty())
       line.resize(std::min(line.size(), static_cast<size_t>(terminal_columns(STDOUT_FILENO) - 1)));
-    say(stdout, (terminal ? "\r\x1b[K" : "") + line + (terminal && values.empty() ? "" : "\n"));
+    say((terminal ? "\r\x1b[K" : "") + line + (terminal && values.empty() ? "" : "\n"));
     shown = now();
   };
-  if (first > 0) say(stdout, fmt::format("resuming at step {}\n", grouped(double(first))));
+  if (first > 0) say(fmt::format("resuming at step {}\n", grouped(double(first))));
 
   bool last = at_.step >= settings_.steps || metrics.seconds() >= limit;
   while ((!last || at_.is_evaluation_due) && !is_interrupted()) {
@@ -342,30 +375,32 @@ int Trainer::run() {
       row_seconds = 0;
       row_tokens = 0;
       if (now() - plotted > 30) {
-        plot();
+        report(now() - begun, rate);
         plotted = now();
       }
     }
+    if (last && failing_.contains("best")) save_if_best(values[0]);
     if (last || at_.step % settings_.save_every == 0 || now() - saved > 120) {
       save();
       saved = now();
     }
   }
   save();
-  plot();
+  report(now() - begun, rate);
   check(saved_ == at_.step, "the run ends at step ", at_.step, ", which could not be saved; ",
         saved_ < 0 ? "nothing was"
                    : fmt::format("{} holds step {}: free some disk space, then --resume continues from there",
                                  folder_->last(), saved_));
+  check(!failing_.contains("best"), folder_->name(), "/best.safetensors could not be saved; ", folder_->last(),
+        " holds step ", at_.step);
   if (!last) {
-    say(stdout,
-        fmt::format("{}stopped and saved at step {}; continue with: runnel {} train --resume --out {}\n",
+    say(fmt::format("{}stopped and saved at step {}; continue with: runnel {} train --resume --out {}\n",
                     terminal ? "\n" : "", grouped(double(at_.step)), task_.name(), shell_quoted(folder_->name())));
     return 130;
   }
-  say(stdout, fmt::format("finished at step {} after {}, with up to {} of tensors; the run is in {}\n",
-                          grouped(double(at_.step)), duration_text(now() - begun),
-                          bytes_text(static_cast<double>(memory_use(settings_.where()).peak)), folder_->name()));
+  say(fmt::format("finished at step {} after {}, with up to {} of tensors; the run is in {}\n",
+                  grouped(double(at_.step)), duration_text(now() - begun),
+                  bytes_text(static_cast<double>(memory_use(settings_.where()).peak)), folder_->name()));
   return 0;
 }
 

@@ -27,6 +27,10 @@ run "$setup"
 expect "$status $out" '0 setup.sh: *apt-get install * libfmt-dev zlib1g-dev*'
 expect "$(<"$work/log")" $'apt-get update*\napt-get install * libfmt-dev zlib1g-dev'
 
+fake dpkg-query 'case "$*" in *libomp-dev) exit 1 ;; *) echo installed ;; esac'
+run "$setup" --fuzzing
+expect "$(tail -n 1 "$work/log")" 'apt-get install * libomp-dev'
+
 fake apt-get 'exit 100'
 run "$setup"
 expect "$status" 100

@@ -1,0 +1,9 @@
+// All commands of the program.
+#pragma once
+#include "apps/cli/subcommand.h"
+
+namespace runnel {
+
+void add_commands(Subcommand program, Command& chosen);
+
+}  // namespace runnel
