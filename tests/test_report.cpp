@@ -132,7 +132,7 @@ TEST_CASE("report: what stands in it is text, never markup, and its pictures are
 
   std::ofstream(box.folder / "report.html") << "mine";
   CHECK_THROWS_WITH_AS(write_report(box.folder, {}),
-                       doctest::Contains("report.html what stands there is not a report of this program"),
+                       doctest::Contains("report.html: what stands there is not a report of this program"),
                        std::exception);
   CHECK(read(box.folder / "report.html") == "mine");
 }
