@@ -98,6 +98,9 @@ class Trainer {
   // One update with `batch` sequences, `part` at a time.
   Update update(int64_t step, int64_t batch, int64_t part);
   [[noreturn]] void explain_non_finite(int64_t step, int64_t batch, int64_t part) const;
+  std::string of_all_steps() const {  // " of 10,000", unless the clock ends the run
+    return settings_.minutes > 0 ? "" : " of " + grouped(static_cast<double>(settings_.steps));
+  }
   double learning_rate(int64_t step, double seconds) const;
   // Takes over weights, moments and where the run stands. Throws Error, leaving all as it was, if the file has them
   // not.
@@ -296,7 +299,7 @@ void Trainer::report(double seconds, double rate) {
     write_report(
         folder_->path(),
         {task_.name() + ", " + folder_->name(),
-         {{"updates", fmt::format("{} of {}", grouped(double(at_.step)), grouped(double(settings_.steps)))},
+         {{"updates", grouped(double(at_.step)) + of_all_steps()},
           {"best " + metrics_[0].name,
            std::isnan(at_.best) ? "not measured yet" : value_text(at_.best, metrics_[0].unit)},
           {"training time", duration_text(seconds)},
@@ -327,10 +330,10 @@ int Trainer::run() {
     const double per_step = (seconds - first_seconds) / static_cast<double>(std::max<int64_t>(at_.step - first, 1));
     const double left = std::min(per_step * static_cast<double>(settings_.steps - at_.step), limit - seconds);
     const double done = std::max(static_cast<double>(at_.step) / static_cast<double>(settings_.steps), seconds / limit);
-    const std::string whole = settings_.minutes > 0 ? "" : " of " + grouped(static_cast<double>(settings_.steps));
-    std::string line = fmt::format("step {}{} ({:.0f}%)  loss {}  {} tokens/s  {} left", grouped(double(at_.step)),
-                                   whole, std::floor(100 * std::min(done, 1.0)), value_text(loss, task_.loss_unit()),
-                                   grouped(rate), duration_text(std::max(left, 0.0)));
+    std::string line =
+        fmt::format("step {}{} ({:.0f}%)  loss {}  {} tokens/s  {} left", grouped(double(at_.step)), of_all_steps(),
+                    std::floor(100 * std::min(done, 1.0)), value_text(loss, task_.loss_unit()), grouped(rate),
+                    duration_text(std::max(left, 0.0)));
     for (size_t i = 0; i < values.size(); ++i)
       line += "  " + metrics_[i].name + " " + value_text(values[i], metrics_[i].unit);
     if (terminal && values.empty())
