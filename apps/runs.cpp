@@ -180,17 +180,18 @@ std::string text_of_value(const json& config, const std::string& name) {
   return config[name].is_string() ? excerpt(config[name]) : excerpt(config[name].dump());
 }
 
-// Training losses as lines, validation losses as points.
+// Training losses as pale lines, validation losses as lines with points.
 void plot_losses(const std::vector<std::string>& runs, const fs::path& png) {
+  constexpr const char* colours[] = {"b03020", "2060a0", "208040", "906010", "704090", "606060"};
   std::string series;
   for (size_t i = 0; i < runs.size(); ++i) {
-    const std::string colour = fmt::format(" lc {} ", i + 1), data = data_file(fs::path(runs[i]) / "metrics.csv");
-    series += (i ? ", " : "plot ") + data + " skip 1 using 1:2 with lines" + colour + "title " + quoted(runs[i]) +
-              ", " + data + " skip 1 using 1:4 with points pt 7 ps 0.7" + colour + "notitle";
+    const std::string colour = colours[i % std::size(colours)], data = data_file(fs::path(runs[i]) / "metrics.csv");
+    series += (i ? ", " : "plot ") + data + " skip 1 using 1:2 with lines lc rgb '#b0" + colour + "' notitle, " + data +
+              " skip 1 using 1:4 with linespoints pt 7 ps 0.6 lw 2 lc rgb '#" + colour + "' title " + quoted(runs[i]);
   }
   plot(png,
-       "set title 'loss: lines while training, points at validations'; set xlabel 'updates'; set ylabel 'nats'; "
-       "set logscale y; " +
+       "set title 'loss: pale while training, with points at validations'; set xlabel 'updates'; "
+       "set ylabel 'nats'; set logscale y; " +
            series);
 }
 
