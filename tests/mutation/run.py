@@ -12,7 +12,6 @@ add ../mutation): what it changes it puts back, but an editor would see it. Envi
 import collections, os, pathlib, re, shlex, signal, subprocess, sys, time
 
 root = pathlib.Path(__file__).resolve().parents[2]
-folders = {"release": "build"}  # the others are called build-<preset>
 
 
 def read_list():
@@ -46,15 +45,13 @@ def run(command, **environment):
     return done.returncode, done.stdout
 
 
-def build(mutant):
-    targets = ["runnel_tests"] + (["runnel"] if mutant["file"].startswith("apps/") else [])
-    return run(["cmake", "--build", "--preset", mutant["preset"], "--target", *targets])
+def build(preset):
+    return run(["cmake", "--build", "--preset", preset, "--target", "runnel_tests", "runnel"])
 
 
-def failing_test(mutant, **environment):
-    tests = mutant["tests"]
+def failing_test(preset, tests, **environment):
     chosen = shlex.split(tests) if tests.startswith("-") else ["-L", f"^({'|'.join(tests.split())})$"]
-    status, output = run(["ctest", "--test-dir", folders.get(mutant["preset"], "build-" + mutant["preset"]),
+    status, output = run(["ctest", "--test-dir", "build" if preset == "release" else "build-" + preset,
                           "--no-tests=error", "--stop-on-failure", "--timeout", "120", *chosen], **environment)
     if status == 0:
         return None
@@ -63,12 +60,12 @@ def failing_test(mutant, **environment):
 
 
 def outcome(mutant):
-    status, output = build(mutant)
+    status, output = build(mutant["preset"])
     if status:
         return "DOES NOT COMPILE", "\n" + output[-3000:]
     seeds = ["", "1", "3"] if mutant["file"].startswith("cuda/") else [""]
     for seed in seeds:
-        if failed := failing_test(mutant, **({"SIMT_SEED": seed} if seed else {})):
+        if failed := failing_test(mutant["preset"], mutant["tests"], **({"SIMT_SEED": seed} if seed else {})):
             return "noticed", failed + (f" (seed {seed})" if seed else "")
     return "SURVIVED", mutant.get("survives", "not explained")
 
@@ -82,14 +79,17 @@ def main(words):
     if subprocess.run(["git", "status", "--porcelain", "--", *files], cwd=root, stdout=subprocess.PIPE).stdout:
         sys.exit("there are uncommitted changes in files that are to be changed")
 
-    firsts = {(mutant["preset"], mutant["tests"]): mutant for mutant in mutants}
-    for preset in sorted({preset for preset, _ in firsts}):
+    for preset in sorted({mutant["preset"] for mutant in mutants}):
+        print(f"{preset}, without a change")
         status, output = run(["cmake", "--preset", preset])
-        status or print(f"building {preset} without a change")
-    for mutant in firsts.values():
-        status, output = build(mutant)
-        if problem := output if status else failing_test(mutant):
-            sys.exit(f"without a change: {problem}")
+        status, output = (status, output) if status else build(preset)
+        if status:
+            sys.exit(output)
+        tests = {mutant["tests"] for mutant in mutants if mutant["preset"] == preset}
+        labels = {label for names in tests if not names.startswith("-") for label in names.split()}
+        for chosen in {names for names in tests if names.startswith("-")} | {" ".join(sorted(labels))} - {""}:
+            if failed := failing_test(preset, chosen):
+                sys.exit(f"fails without a change: {failed}")
 
     counts = collections.defaultdict(collections.Counter)
     for number, mutant in enumerate(mutants):
