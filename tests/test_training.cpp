@@ -192,6 +192,9 @@ TEST_CASE("training: the best checkpoint is that of the best validation, not of 
     const Checkpoint best = read_checkpoint(fs::path(s.out) / "best.safetensors");
     CHECK(best.step() == (higher_is_better ? 3 : 2));
     CHECK(best.state.at("best").get<double>() == (higher_is_better ? 0.9 : 0.1));
+    CHECK(read_checkpoint(s.out).step() == best.step());
+    fs::remove(best.path);
+    CHECK(read_checkpoint(s.out).step() == 4);
   }
 }
 
