@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A mutation test of the tests: applies each change of mutants.txt alone, builds, runs the tests named there, and says
-whether one of them failed. Takes about two hours on two cores.
+whether one of them failed. Takes about an hour on two cores.
 
     tests/mutation/run.py                    all of them
     tests/mutation/run.py ops/ cuda/muon     those in files of which a part is called so; or cuda/muon.cu:50
@@ -53,9 +53,10 @@ def build(preset):
 
 
 def failing_test(preset, tests, **environment):
+    folder = "build" if preset == "release" else "build-" + preset
     chosen = shlex.split(tests) if tests.startswith("-") else ["-L", f"^({'|'.join(tests.split())})$"]
-    status, output = run(["ctest", "--test-dir", "build" if preset == "release" else "build-" + preset,
-                          "--no-tests=error", "--stop-on-failure", "--timeout", "200", *chosen], **environments.get(preset, {}) | environment)
+    status, output = run(["ctest", "--test-dir", folder, "--no-tests=error", "--stop-on-failure", "--timeout", "200",
+                          *chosen], **environments.get(preset, {}) | environment)
     if status == 0:
         return None
     failed = re.search(r"FAILED:\s+\d+ - (.*) \(", output)
