@@ -182,6 +182,24 @@ TEST_CASE("training: parts of a batch, weighted by their positions, make the sam
   CHECK_LE(distance(numbers("5"), numbers("0")), rounding);
 }
 
+TEST_CASE("training: a row of metrics.csv has the mean loss of the updates since the row before") {
+  const Sandbox box;
+  const auto losses = [&](int64_t log_every) {
+    TrainSettings s = settings_for(box.folder / std::to_string(log_every));
+    s.steps = 4;
+    s.log_every = log_every;
+    CHECK(train(ReverseTask(s), s, config_json(s)) == 0);
+    const std::vector<std::string> rows = split(read(fs::path(s.out) / "metrics.csv"), '\n');
+    std::vector<double> all;
+    for (size_t i = 1; i < rows.size(); ++i) all.push_back(std::stod(split(rows[i], ',').at(1)));
+    return all;
+  };
+  const std::vector<double> each = losses(1), pairs = losses(2);
+  REQUIRE(each.size() == 4);
+  REQUIRE(pairs.size() == 2);
+  for (size_t i = 0; i < 2; ++i) CHECK(std::abs(pairs[i] - (each[2 * i] + each[2 * i + 1]) / 2) <= 2e-6);
+}
+
 TEST_CASE("training: the best checkpoint is that of the best validation, not of the latest") {
   const Sandbox box;
   for (const bool higher_is_better : {false, true}) {
