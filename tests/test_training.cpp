@@ -8,6 +8,7 @@
 
 #include "apps/cli/runtime.h"
 #include "apps/training/interrupt.h"
+#include "apps/training/metrics.h"
 #include "apps/training/task.h"
 #include "datasets/batch.h"
 #include "models/checkpoint.h"
@@ -198,6 +199,18 @@ TEST_CASE("training: a row of metrics.csv has the mean loss of the updates since
   REQUIRE(each.size() == 4);
   REQUIRE(pairs.size() == 2);
   for (size_t i = 0; i < 2; ++i) CHECK(std::abs(pairs[i] - (each[2 * i] + each[2 * i + 1]) / 2) <= 2e-6);
+}
+
+TEST_CASE("training: metrics.csv loses a row that was cut, and rows behind the step that a run goes on from") {
+  const Sandbox box;
+  const fs::path path = box.folder / "metrics.csv";
+  const std::string header = "step,loss,loss_bits,validation,validation_bits,lr,tokens_per_second,seconds\n";
+  const std::string row = "5,0.5,0.7,,,0.01,100,3.000\n";
+  std::ofstream(path) << header << row << "9,0.5,0.7,,,0.01,100,5.000\n"
+                      << "5,0.25";
+  const MetricsFile file(path, {{"validation", Unit::nats}}, 5);
+  CHECK(file.seconds() == 3);
+  CHECK(read(path) == header + row);
 }
 
 TEST_CASE("training: the best checkpoint is that of the best validation, not of the latest") {
