@@ -1,5 +1,6 @@
 // Every kind of attention in the list of kinds, in each form that it has, on every device.
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "models/attention.h"
@@ -99,6 +100,34 @@ TEST_CASE("attention kinds: four-point gradients of q, k, v and what the kind le
     };
     check_gradients(f, c.kind->shared_query_key ? std::vector<Tensor>{inputs[0], inputs[2]} : inputs);
   });
+}
+
+TEST_CASE("attention kinds: settings reach the op, and in training the key") {
+  const Tensor q = values(1, Device::cpu), k = values(2, Device::cpu), v = values(3, Device::cpu);
+  const auto run = [&](const AttentionConfig& config, std::optional<Key> key = {}) {
+    const auto layer = make_attention(config, {heads, e, true}, Key{5}, Device::cpu);
+    return (*layer)(q, config.kind == "lsh" ? Tensor() : k, v, {.key = key}).to_vector();
+  };
+  const AttentionMask causal{.causal = true};
+  const Key key{9};
+
+  CHECK(run({"linear", {{"feature-map", std::string("relu")}}}) ==
+        linear_attention(q, k, v, causal, FeatureMap::relu).to_vector());
+  CHECK(run({"linear", {}}) == linear_attention(q, k, v, causal, FeatureMap::elu_plus_one).to_vector());
+
+  const AttentionConfig dropped{"softmax", {{"attention-dropout", 0.5}}};
+  CHECK(run(dropped, key) == softmax_attention(q, k, v, causal, {0.5f, key}).to_vector());
+  CHECK(run(dropped) == softmax_attention(q, k, v, causal).to_vector());
+
+  const AttentionConfig hashed{"lsh", {{"rounds", int64_t{1}}, {"buckets", int64_t{8}}, {"chunk", int64_t{4}}}};
+  CHECK(run(hashed, key) == lsh_attention(q, v, causal, {1, 8, 4}, key).to_vector());
+  CHECK(run(hashed) == lsh_attention(q, v, causal, {1, 8, 4}, Key{5}).to_vector());
+  CHECK(run(hashed, key) != run(hashed));
+
+  const AttentionConfig redrawn{"performer", {{"redraw", std::string("yes")}}};
+  const AttentionConfig kept{"performer", {{"redraw", std::string("no")}}};
+  CHECK(run(redrawn, key) != run(redrawn));
+  CHECK(run(kept, key) == run(redrawn));
 }
 
 TEST_CASE("attention kinds: padding changes neither valid outputs nor their gradients") {

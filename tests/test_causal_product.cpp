@@ -9,6 +9,7 @@ TEST_CASE("causal_product equals its definition, sum_{j<=i} (q_i . k_j) v_j") {
                                         {2, 31, 3, 5, 7},
                                         {1, 65, 2, 33, 3},
                                         {3, 4, 1, 1, 31},
+                                        {1, 35, 2, 70, 40},
                                         {2, 0, 1, 3, 3}}) {
       CAPTURE(l);
       CAPTURE(e);

@@ -95,6 +95,21 @@ TEST_CASE("images: bytes 0 .. n-2 in, bytes 1 .. n-1 out, around the end of the 
   check_fails([&] { byte_batch(slice(set, 0, 0), 0, 1); }, "no image");
 }
 
+TEST_CASE("images: the checksum depends on each pixel and each label") {
+  const ImageSet set = numbered(3, 2, 2, 1);
+  CHECK(checksum(set) == checksum(numbered(3, 2, 2, 1)));
+  for (size_t i = 0; i < set.pixels.size(); ++i) {
+    ImageSet other = set;
+    ++other.pixels[i];
+    CHECK(checksum(other) != checksum(set));
+  }
+  for (size_t i = 0; i < set.labels.size(); ++i) {
+    ImageSet other = set;
+    ++other.labels[i];
+    CHECK(checksum(other) != checksum(set));
+  }
+}
+
 TEST_CASE("images: a slice, and half the size") {
   const ImageSet set = numbered(3, 4, 6, 3);
   const ImageSet last = slice(set, 1, 2);

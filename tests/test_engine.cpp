@@ -76,6 +76,7 @@ TEST_CASE("Tensor: values, identity, storage") {
     CHECK(reinterpret_cast<uintptr_t>(x.data()) % 64 == 0);
     CHECK(bool(x));
     CHECK(!x.wants_grad());
+    CHECK(!Tensor(Shape{4}, device).set_wants_grad().viewed_as(Shape{2, 2}).wants_grad());
     const Tensor same = x, view = x.viewed_as(Shape{4});
     CHECK(same.id() == x.id());
     CHECK(view.id() != x.id());
@@ -95,7 +96,12 @@ TEST_CASE("Tensor: what it refuses") {
   const Tensor x(Shape{2, 2});
   check_fails([&] { x.item(); }, "item: a tensor [2,2] is not one number");
   check_fails([&] { x.viewed_as(Shape{3}); }, "a tensor [2,2] cannot be viewed as [3]");
-  check_fails([] { Tensor(Shape{2, 2}, {1, 2, 3}); }, "a tensor [2,2] cannot hold 3 values");
+  for (const size_t count : {3, 5})
+    check_fails(
+        [=] {
+          Tensor(Shape{2, 2}, std::vector<float>(count));
+        },
+        "a tensor [2,2] cannot hold " + std::to_string(count) + " values");
 #if !RUNNEL_WITH_CUDA
   check_fails([] { Tensor(Shape{2}, Device::cuda); }, "this build has no CUDA; configure with -DRUNNEL_CUDA=ON");
 #endif
@@ -191,6 +197,13 @@ TEST_CASE("limit_memory: more is refused as if there were none, and ops on sever
     CHECK(all(x).of(x[1]).to_vector() == expected);
   }
   set_precision(Precision::f32);
+}
+
+TEST_CASE("limit_memory: up to the limit and not one byte more") {
+  limit_memory(Device::cpu, memory_use(Device::cpu).live + 4000);
+  CHECK_NOTHROW(Tensor(Shape{1000}));
+  check_fails([] { Tensor(Shape{1001}); }, "asked for 4004 bytes");
+  limit_memory(Device::cpu, std::numeric_limits<int64_t>::max());
 }
 
 TEST_CASE("available_memory: of the machine, or what a control group leaves, with the file pages that can be dropped") {

@@ -102,6 +102,25 @@ TEST_CASE("mnist with lsh attention: it has no keys, and samples without a state
   check_refused(box.run(train + "--resume --rounds 3 --out run"), 2, "--rounds 3: the run to resume began with 2");
 }
 
+TEST_CASE("mnist train: the last 200 images are held out, and the validation is of them alone") {
+  const WithDigits box;
+  const fs::path images = box.folder / "data" / "train-images-idx3-ubyte";
+  const std::string bytes = read(images);
+  const auto validation = [&](size_t whitened) {  // after an update that changes nothing
+    std::string changed = bytes;
+    if (whitened < 220) std::fill_n(changed.begin() + 16 + static_cast<std::ptrdiff_t>(784 * whitened), 784, '\xff');
+    std::ofstream(images, std::ios::binary) << changed;
+    const std::string run = "run" + std::to_string(whitened);
+    succeed(box, train + "--steps 1 --lr 0 --out " + run);
+    return split(split(read(box.folder / run / "metrics.csv"), '\n').at(1), ',').at(3);
+  };
+  const std::string unchanged = validation(220);
+  CHECK(validation(0) == unchanged);
+  CHECK(validation(19) == unchanged);
+  CHECK(validation(20) != unchanged);
+  CHECK(validation(219) != unchanged);
+}
+
 TEST_CASE("mnist train: what a run writes and prints") {
   const WithDigits box;
   const Result trained = succeed(box, train + "--steps 6 --out run");

@@ -168,3 +168,17 @@ TEST_CASE(
             {off_zero(x.q), off_zero(x.k), x.v, initial.s, initial.z});
       }
 }
+
+TEST_CASE("linear_attention's gradients where the loss depends on S alone of the final state, or on Z alone") {
+  for (const Device device : devices())
+    for (const bool only_s : {false, true}) {
+      CAPTURE(only_s);
+      const Case x(1, 40, 2, 3, 5, device);
+      check_gradients(
+          [only_s](const auto& in) {
+            const auto [y, final] = linear_attention(in[0], in[1], in[2], AttentionState{});
+            return add(random_dot(y, 5), only_s ? random_dot(final.s, 6) : random_dot(final.z, 7));
+          },
+          {off_zero(x.q), off_zero(x.k), x.v});
+    }
+}

@@ -1,3 +1,4 @@
+#include "engine/numerics.h"
 #include "tests/check.h"
 
 using namespace runnel;
@@ -41,6 +42,18 @@ TEST_CASE("matmul's gradients, with either operand transposed") {
         check_gradients([&](const auto& x) { return matmul(x[0], x[1], ta, tb); },
                         {random_tensor(ta ? Shape{5, 3} : Shape{3, 5}, 1, -1, 1, device),
                          random_tensor(tb ? Shape{4, 5} : Shape{5, 4}, 2, -1, 1, device)});
+}
+
+TEST_CASE("matmul on tensor cores rounds its operands to the precision that is set, and adds in float32") {
+  if (!cuda_is_emulated()) return;  // a GPU's library may round less than it is allowed to
+  for (const Precision precision : {Precision::f32, Precision::tf32, Precision::bf16}) {
+    set_precision(precision, Device::cuda);
+    const Tensor a = Tensor::full(Shape{16, 8}, 1 + 0x1p-12f, Device::cuda);
+    const Tensor b = Tensor::full(Shape{8, 16}, 1, Device::cuda);
+    const float product = precision == Precision::f32 ? 8 + 0x1p-9f : 8;
+    CHECK(matmul(a, b).to_vector() == std::vector<float>(16 * 16, product));
+  }
+  set_precision(Precision::f32);
 }
 
 TEST_CASE("matmul names the shapes that do not match") {

@@ -151,6 +151,9 @@ TEST_CASE("decoder: select copies and reorders sequences, which then go on indep
       CHECK_EQ(one[10 + j], one[j]);
     }
     check_fails([&] { decoder->select({2}); }, "no sequence 2 among 2");
+    const Indices any(Shape{3}, {0, 0, 0});
+    for (int64_t l = 6; l < 40; ++l) chosen->step(any);
+    check_fails([&] { chosen->step(any); }, "all 40 positions of the model have been read");
   }
 }
 
@@ -192,13 +195,23 @@ TEST_CASE("complete draws each sequence as if it were alone, from the state that
     complete(alone, known, *read, {from[b]}, {keys[b]}, 1);
     CHECK(alone == std::vector<uint8_t>(together.begin() + b * n, together.begin() + (b + 1) * n));
   }
+  // Drawn by hand: the first new byte follows from all that are known.
+  const std::unique_ptr<Decoder> own = incremental_decoder(model, 1);
+  for (size_t t = 0; t + 1 < known; ++t) own->read(Indices(Shape{1}, {prefixes[1][t]}));
+  Indices token(Shape{1}, {prefixes[1][known - 1]});
+  for (size_t t = known; t < n; ++t) {
+    const Tensor params = own->step(token);
+    token = logistic_mixture_sample(params, Keys(Shape{1}, {keys[1]}), 1, own->position());
+    CHECK(token.to_vector()[0] == together[n + t]);
+  }
   const std::unique_ptr<Decoder> uncached = uncached_decoder(model, 3);
   read_prefixes(*uncached);
   std::vector<uint8_t> again = together;
   for (size_t b = 0; b < batch; ++b) std::fill_n(again.begin() + b * n + known, n - known, uint8_t{0});
   complete(again, known, *uncached, from, keys, 1);
   CHECK(again == together);
-  check_fails([&] { complete(together, known - 1, *read, from, keys, 1); }, "the decoder has read 2 tokens");
+  for (const int64_t other : {known - 1, known + 1})
+    check_fails([&] { complete(together, other, *read, from, keys, 1); }, "the decoder has read 2 tokens");
   std::vector<uint8_t> longer(batch * 14);
   check_fails([&] { complete(longer, known, *read, from, keys, 1); }, "14 bytes are more than the 12 positions");
   const auto stop = [](int64_t, int64_t) { throw Error("stopped"); };

@@ -193,3 +193,11 @@ TEST_CASE("RAdam: a parameter that the loss does not depend on is an error and c
   CHECK(parameters[0].tensor.to_vector() == before);
   CHECK(optimizer.steps() == 0);
 }
+
+TEST_CASE("radam_step refuses squared norms that are not one for each tensor, and one of all") {
+  const Tensor x = random_tensor(Shape{3}, 1);
+  const std::vector<RAdamUpdate> updates{{clone(x), clone(x), clone(x), x}};
+  for (const int64_t norms : {1, 3})
+    check_fails([&] { radam_step(updates, Tensor(Shape{norms}), 0, {}); }, "from 0 on do not match 1 updates");
+  check_fails([&] { radam_step(updates, Tensor(Shape{2}), -1, {}); }, "from -1 on do not match 1 updates");
+}

@@ -8,6 +8,7 @@
 
 #include "apps/cli/runtime.h"
 #include "apps/training/interrupt.h"
+#include "apps/training/metrics.h"
 #include "apps/training/task.h"
 #include "datasets/batch.h"
 #include "models/checkpoint.h"
@@ -182,6 +183,36 @@ TEST_CASE("training: parts of a batch, weighted by their positions, make the sam
   CHECK_LE(distance(numbers("5"), numbers("0")), rounding);
 }
 
+TEST_CASE("training: a row of metrics.csv has the mean loss of the updates since the row before") {
+  const Sandbox box;
+  const auto losses = [&](int64_t log_every) {
+    TrainSettings s = settings_for(box.folder / std::to_string(log_every));
+    s.steps = 4;
+    s.log_every = log_every;
+    CHECK(train(ReverseTask(s), s, config_json(s)) == 0);
+    const std::vector<std::string> rows = split(read(fs::path(s.out) / "metrics.csv"), '\n');
+    std::vector<double> all;
+    for (size_t i = 1; i < rows.size(); ++i) all.push_back(std::stod(split(rows[i], ',').at(1)));
+    return all;
+  };
+  const std::vector<double> each = losses(1), pairs = losses(2);
+  REQUIRE(each.size() == 4);
+  REQUIRE(pairs.size() == 2);
+  for (size_t i = 0; i < 2; ++i) CHECK(std::abs(pairs[i] - (each[2 * i] + each[2 * i + 1]) / 2) <= 2e-6);
+}
+
+TEST_CASE("training: metrics.csv loses a row that was cut, and rows behind the step that a run goes on from") {
+  const Sandbox box;
+  const fs::path path = box.folder / "metrics.csv";
+  const std::string header = "step,loss,loss_bits,validation,validation_bits,lr,tokens_per_second,seconds\n";
+  const std::string row = "5,0.5,0.7,,,0.01,100,3.000\n";
+  std::ofstream(path) << header << row << "9,0.5,0.7,,,0.01,100,5.000\n"
+                      << "5,0.25";
+  const MetricsFile file(path, {{"validation", Unit::nats}}, 5);
+  CHECK(file.seconds() == 3);
+  CHECK(read(path) == header + row);
+}
+
 TEST_CASE("training: the best checkpoint is that of the best validation, not of the latest") {
   const Sandbox box;
   for (const bool higher_is_better : {false, true}) {
@@ -192,6 +223,9 @@ TEST_CASE("training: the best checkpoint is that of the best validation, not of 
     const Checkpoint best = read_checkpoint(fs::path(s.out) / "best.safetensors");
     CHECK(best.step() == (higher_is_better ? 3 : 2));
     CHECK(best.state.at("best").get<double>() == (higher_is_better ? 0.9 : 0.1));
+    CHECK(read_checkpoint(s.out).step() == best.step());
+    fs::remove(best.path);
+    CHECK(read_checkpoint(s.out).step() == 4);
   }
 }
 

@@ -149,10 +149,9 @@ __global__ void __launch_bounds__(step_threads, 4)
       score = 0;
       for (int64_t c = 0; c < e; ++c) score += queries[c] * k_cache[c * capacity + own];
     }
-    __syncthreads();  // scratch and weights have been read
     const float warp_largest = warp_max(score);
     if (lane == 0) scratch[warp] = warp_largest;
-    __syncthreads();
+    __syncthreads();  // and the weights before have been read
     float new_largest = largest;
     for (int w = 0; w < warps; ++w) new_largest = fmaxf(new_largest, scratch[w]);
     const float factor = expf(largest - new_largest), weight = expf(score - new_largest);
