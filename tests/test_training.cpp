@@ -213,6 +213,24 @@ TEST_CASE("training: metrics.csv loses a row that was cut, and rows behind the s
   CHECK(read(path) == header + row);
 }
 
+TEST_CASE("training: a resumed run counts the seconds of the run before") {
+  const Sandbox box;
+  TrainSettings s = settings_for(box.folder / "run");
+  const fs::path path = fs::path(s.out) / "metrics.csv";
+  s.steps = 2;
+  CHECK(train(ReverseTask(s), s, config_json(s)) == 0);
+  std::string rows = read(path);
+  rows.replace(rows.rfind(',') + 1, std::string::npos, "1000.000\n");
+  std::ofstream(path) << rows;
+  s.steps = 4;
+  s.resume = true;
+  CHECK(train(ReverseTask(s), s, config_json(s)) == 0);
+  const std::string after = read(path);
+  CHECK(after.starts_with(rows));
+  CHECK(after.size() > rows.size());
+  CHECK(std::stod(after.substr(after.rfind(',') + 1)) >= 1000);
+}
+
 TEST_CASE("training: the best checkpoint is that of the best validation, not of the latest") {
   const Sandbox box;
   for (const bool higher_is_better : {false, true}) {
