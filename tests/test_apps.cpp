@@ -5,6 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "apps/cli/runtime.h"
+#include "datasets/copy_task.h"
+#include "models/checkpoint.h"
 #include "models/safetensors.h"
 #include "tests/check.h"
 #include "tests/program.h"
@@ -72,6 +75,28 @@ TEST_CASE("copy train: what a run writes and prints") {
     CHECK(contains(evaluated.out, "10 fresh sequences"));
     CHECK(contains(evaluated.out, "\nin   "));
     CHECK(contains(evaluated.out, "\nout  "));
+  }
+  SUBCASE("evaluate's accuracy is the share of the symbols that the model finds most likely") {
+    const Result evaluated = box.run("copy evaluate --model run --sequences 64 --show 0 --threads 1 --json");
+    REQUIRE(evaluated.status == 0);
+    const AutoregressiveTransformer model = load_autoregressive(read_checkpoint(run, "copy"), Device::cpu);
+    const CopyBatch batch = CopyTask{.length = 8}.batch(key_for(1, Purpose::sampling).fold(0), 64);
+    const Tensor logits = model(batch.tokens);
+    const std::vector<float> x = logits.to_vector();
+    const auto n = static_cast<size_t>(logits.shape()[-1]);
+    int64_t counted = 0, right = 0;
+    for (size_t i = 0; i * n < x.size(); ++i) {
+      if (batch.mask.data()[i] == 0) continue;
+      const auto target = static_cast<size_t>(batch.targets.data()[i]);
+      ++counted;
+      right += std::all_of(x.begin() + static_cast<std::ptrdiff_t>(i * n),
+                           x.begin() + static_cast<std::ptrdiff_t>((i + 1) * n),
+                           [&](float other) { return other <= x[i * n + target]; });
+    }
+    const nlohmann::json said = nlohmann::json::parse(evaluated.out);
+    CHECK(said["symbols"] == counted);
+    CHECK(said["symbols_right"] == right);
+    CHECK(right > 0);
   }
   SUBCASE("a second run does not write over the first") {
     const std::string before = read(run / "last.safetensors");
