@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "apps/cli/subcommand.h"
+#include "apps/cli/terminal.h"
 #include "engine/check.h"
 #include "engine/tape.h"
 #include "models/decoder.h"
@@ -181,30 +182,38 @@ double transformer_difference(const AutoregressiveTransformer& model, int64_t ba
 }
 
 int check_all(CheckOptions& options) {
+  const struct {
+    int64_t batch, length, heads, e, m;
+  } shapes[] = {{2, 1, 3, 5, 7}, {2, 33, 3, 32, 32}, {3, 130, 2, 17, 40}, {1, 1000, 4, 64, 16}, {1, 65536, 2, 32, 24}};
+  // Four of each shape; one of each kind of attention that has an incremental form.
+  const int64_t most_checks = 4 * std::ssize(shapes) + std::ssize(attention_kinds());
   const Key key = key_for(options.seed, Purpose::sampling);
   bool holds = true;
   nlohmann::json checks = nlohmann::json::array();
   std::string subject;
+  const Progress progress("checked");
+  const auto print = [&](const std::string& text) {
+    progress.erase();
+    if (!options.json) fmt::print("{}\n", text);
+    std::fflush(stdout);
+  };
   const auto begin = [&](std::string what) {
     subject = std::move(what);
-    if (!options.json) fmt::print("{}\n", subject);
+    print(subject);
   };
   const auto report = [&](const std::string& what, double most, double bound) {
     const bool kept = most <= bound;  // false for NaN
     holds = holds && kept;
     checks.push_back({{"of", subject}, {"what", what}, {"difference", most}, {"bound", bound}, {"kept", kept}});
-    if (options.json) return;
-    fmt::print("  {}{} {:.1e}   bound {:.0e}{}\n", what, std::string(42 - std::min<size_t>(what.size(), 42), ' '), most,
-               bound, kept ? "" : "   EXCEEDED");
+    print(fmt::format("  {}{} {:.1e}   bound {:.0e}{}", what, std::string(42 - std::min<size_t>(what.size(), 42), ' '),
+                      most, bound, kept ? "" : "   EXCEEDED"));
+    progress(std::ssize(checks), most_checks);
   };
 
   // In bf16, forms that differ in float32's last bits round some operands of the linear layers to neighbours, which lie
   // up to 2^-7 apart; measured on 20 seeds, 4e-3 at most. Linear attention itself is computed in float32 on the CPU.
   const double transformer_bound = options.precision == "bf16" ? 2e-2 : 1e-4;
 
-  const struct {
-    int64_t batch, length, heads, e, m;
-  } shapes[] = {{2, 1, 3, 5, 7}, {2, 33, 3, 32, 32}, {3, 130, 2, 17, 40}, {1, 1000, 4, 64, 16}, {1, 65536, 2, 32, 24}};
   for (const auto& s : shapes) {
     begin(fmt::format("linear_attention, B {}, L {}, H {}, E {}, M {}", s.batch, s.length, s.heads, s.e, s.m));
     const Key own = key.fold(static_cast<uint64_t>(s.length));
@@ -235,8 +244,7 @@ int check_all(CheckOptions& options) {
 
   if (options.json)
     print_json({{"kept", holds}, {"device", options.device}, {"precision", options.precision}, {"checks", checks}});
-  else
-    fmt::print("{}\n", holds ? "all forms agree" : "some forms do not agree");
+  print(holds ? "all forms agree" : "some forms do not agree");
   return holds ? 0 : 1;
 }
 

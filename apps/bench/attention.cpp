@@ -129,7 +129,10 @@ int bench_attention(AttentionOptions& o) {
 
   fmt::print("causal attention, forward and backward, H {}, E = M = {}; paper: whether figure 1 has it (11 GB)\n",
              o.heads, o.head_dim);
-  Table table(o, "attention", {"method", "L", "batch", "ms/sample", "MB/sample", "paper"});
+  int64_t lengths = 0;
+  for (int64_t length = o.shortest; length <= o.longest; length *= 2) ++lengths;
+  Table table(o, "attention", {"method", "L", "batch", "ms/sample", "MB/sample", "paper"},
+              lengths * std::ssize(methods));
   int64_t first = o.shortest;  // shorter lengths are only measured to foresee what the first row takes
   while (first > 64 && first % 2 == 0) first /= 2;
   std::vector<Curve> curves;
@@ -145,8 +148,9 @@ int bench_attention(AttentionOptions& o) {
         const double bytes = 2 * last.bytes * static_cast<double>(batch);
         const bool fits = bytes < static_cast<double>(free_memory(o.where()));
         if (seconds > o.limit || !fits) {
-          fmt::print("{} from L = {} on: left out, {}\n", method.name, std::max(length, o.shortest),
-                     fits ? fmt::format("{:.0f} s are above --limit", seconds) : "it does not fit into memory");
+          table.note(
+              fmt::format("{} from L = {} on: left out, {}", method.name, std::max(length, o.shortest),
+                          fits ? fmt::format("{:.0f} s are above --limit", seconds) : "it does not fit into memory"));
           break;
         }
       }
@@ -164,9 +168,9 @@ int bench_attention(AttentionOptions& o) {
 
   for (size_t i = 0; i < methods.size(); ++i)
     if (curves[i].size() > 1)
-      fmt::print("{}: time grows as L^{:.2f}, memory as L^{:.2f}, from {} to {}\n", methods[i].name,
-                 growth(curves[i], &PerSample::seconds), growth(curves[i], &PerSample::bytes), curves[i].front().first,
-                 curves[i].back().first);
+      table.note(fmt::format("{}: time grows as L^{:.2f}, memory as L^{:.2f}, from {} to {}", methods[i].name,
+                             growth(curves[i], &PerSample::seconds), growth(curves[i], &PerSample::bytes),
+                             curves[i].front().first, curves[i].back().first));
 
   // Where linear attention becomes faster than softmax: downwards from --shortest, if it is faster there already; else
   // upwards through the table.

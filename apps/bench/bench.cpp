@@ -59,8 +59,8 @@ std::string joined(const std::vector<std::string>& cells, const char* between, F
 
 }  // namespace
 
-Table::Table(const BenchOptions& o, const std::string& name, std::vector<std::string> columns)
-    : stem_(std::filesystem::path(o.out) / name), columns_(std::move(columns)), json_(o.json) {
+Table::Table(const BenchOptions& o, const std::string& name, std::vector<std::string> columns, int64_t most)
+    : stem_(std::filesystem::path(o.out) / name), columns_(std::move(columns)), most_(most), json_(o.json) {
   std::error_code error;
   std::filesystem::create_directories(o.out, error);
   check(!error, "--out ", o.out, ": cannot be made: ", error.message());
@@ -80,11 +80,10 @@ void Table::finish() const {
 }
 
 void Table::row(const std::vector<std::string>& cells) {
-  fmt::print("{}\n", joined(cells, "  ", [&](size_t i) {
-               const size_t width = std::max<size_t>(columns_[i].size(), i ? 8 : 16);
-               return i ? fmt::format("{:>{}}", cells[i], width) : fmt::format("{:<{}}", cells[i], width);
-             }));
-  std::fflush(stdout);
+  note(joined(cells, "  ", [&](size_t i) {
+    const size_t width = std::max<size_t>(columns_[i].size(), i ? 8 : 16);
+    return i ? fmt::format("{:>{}}", cells[i], width) : fmt::format("{:<{}}", cells[i], width);
+  }));
   csv_ += joined(cells, ",", [&](size_t i) { return cells[i]; }) + "\n";
   write_atomically(file(".csv"), {{csv_.begin(), csv_.end()}});
   if (!object_.contains("rows")) return;  // the columns' names
@@ -94,6 +93,13 @@ void Table::row(const std::vector<std::string>& cells) {
     values[columns_[i]] = number.is_number() ? number : nlohmann::json(cells[i]);
   }
   object_["rows"].push_back(values);
+  progress_(++rows_, most_);
+}
+
+void Table::note(const std::string& text) {
+  progress_.erase();
+  fmt::print("{}\n", text);
+  std::fflush(stdout);
 }
 
 void add_bench(Subcommand program, Command& chosen) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/cli/subcommand.h"
+#include "apps/cli/terminal.h"
 #include "apps/plots/pictures.h"
 #include "models/autoregressive.h"
 
@@ -54,15 +55,19 @@ std::string hardware(const Timing& options, double rate);
 // below a line that says what was measured on.
 class Table {
  public:
-  Table(const BenchOptions& options, const std::string& name, std::vector<std::string> columns);
+  // `most`: rows that it may get, for the share done.
+  Table(const BenchOptions& options, const std::string& name, std::vector<std::string> columns, int64_t most);
   void row(const std::vector<std::string>& cells);
-  void finish() const;  // prints the CSV file's name, or with --json all rows
+  void note(const std::string& text);  // a line between rows that is not in the file
+  void finish() const;                 // prints the CSV file's name, or with --json all rows
   std::filesystem::path file(const std::string& extension) const { return stem_.string() + extension; }
   std::string source() const { return data_file(file(".csv")); }  // in gnuplot's commands
 
  private:
   std::filesystem::path stem_;
   std::vector<std::string> columns_;
+  int64_t rows_ = 0, most_;
+  Progress progress_{"measured row"};
   std::string csv_;
   bool json_;
   nlohmann::json object_;

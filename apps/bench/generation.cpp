@@ -93,7 +93,8 @@ int bench_generation(GenerationOptions& o) {
              config.max_length + 1, config.encoder.layers);
   Table table(o, "generation-" + o.images,
               {"method", "at once", "images/s", "x softmax", "paper", "x softmax", "one, s", "x softmax", "paper CPU",
-               "x softmax", "paper GPU"});
+               "x softmax", "paper GPU"},
+              std::ssize(rows()));
   double rate_of_softmax = 0, one_of_softmax = 0;
   for (const Row& row : rows()) {
     AutoregressiveConfig own = config;

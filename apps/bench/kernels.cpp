@@ -215,7 +215,7 @@ int bench_kernels(KernelsOptions& o) {
   std::vector<Kernel> some = kernels(device);
   std::erase_if(some, [&](const Kernel& kernel) { return kernel.name.find(o.filter) == std::string::npos; });
   check<UsageError>(!some.empty(), "--filter ", o.filter, ": no kernel has this in its name");
-  Table table(o, "kernels", {"kernel", "us", "GB/s", "% of copy", "GFLOP/s", "% of product"});
+  Table table(o, "kernels", {"kernel", "us", "GB/s", "% of copy", "GFLOP/s", "% of product"}, std::ssize(some));
   for (const Kernel& kernel : some)
     benchmark::RegisterBenchmark(kernel.name.c_str(),
                                  [&kernel, device](benchmark::State& state) {

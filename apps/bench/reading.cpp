@@ -23,7 +23,7 @@ struct ReadingOptions : BenchOptions {
 int bench_reading(ReadingOptions& o) {
   const std::filesystem::path directory = data_directory(o.data);
   const ImageSet mnist = load_mnist(directory, Split::train);
-  Table table(o, "reading", {"what", "images", "ms", "images/s"});
+  Table table(o, "reading", {"what", "images", "ms", "images/s"}, 4);
   const auto row = [&](const std::string& what, int64_t images, double seconds) {
     table.row({what, std::to_string(images), fmt::format("{:.3f}", 1e3 * seconds),
                fmt::format("{:.0f}", static_cast<double>(images) / seconds)});

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 namespace runnel {
 namespace {
@@ -40,7 +41,7 @@ void warn(const std::string& text) { print(stderr, text); }
 void Progress::operator()(int64_t done, int64_t total) const {
   const Clock::time_point now = Clock::now();
   if (quiet || now - begun_ < std::chrono::seconds(1) || !is_terminal(STDERR_FILENO)) return;
-  if (done == total) return warn("\r\x1b[K");
+  if (done == total) return erase();
   if (now - shown_ < std::chrono::milliseconds(100)) return;
   shown_ = now;
   const double seconds = std::chrono::duration<double>(now - begun_).count();
@@ -49,6 +50,10 @@ void Progress::operator()(int64_t done, int64_t total) const {
       fmt::format("{} {} of {} ({}%), {} left", what_, done, total, 100 * done / total, duration_text(left));
   line.resize(std::min(line.size(), static_cast<size_t>(terminal_columns(STDERR_FILENO) - 1)));
   warn("\r\x1b[K" + line);
+}
+
+void Progress::erase() const {
+  if (std::exchange(shown_, {}) != Clock::time_point()) warn("\r\x1b[K");
 }
 
 std::string duration_text(double seconds) {

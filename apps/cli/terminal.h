@@ -23,6 +23,7 @@ class Progress {
  public:
   explicit Progress(std::string what) : what_(std::move(what)) {}
   void operator()(int64_t done, int64_t total) const;
+  void erase() const;  // before something else is printed
 
  private:
   using Clock = std::chrono::steady_clock;
