@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes single system calls and allocations of a training run fail: fail_each_call.sh RUNNEL LIBRARY [STRIDE]
 # For each of write, fsync and rename, every call; of the allocations, every STRIDE-th (1 by default), which are many.
+# CALLS="write fsync" in the environment: only these.
 # Each time the run goes on, or ends with one sentence and status 1; what stands in its folder can be read; and
 # the resumed run ends in the same bytes as one in which nothing failed.
 set -euo pipefail

@@ -11,17 +11,27 @@
 
 namespace runnel::fuzz {
 
-// The same file each time, in memory if the machine has such a folder.
-inline std::filesystem::path write(const std::string& name, const uint8_t* data, size_t size) {
-  static const std::filesystem::path folder = [] {
+// A folder of this process, in memory if the machine has such a place.
+struct Folder {
+  std::filesystem::path path;
+  Folder() {
     const std::filesystem::path shared = "/dev/shm";
-    const auto base = std::filesystem::is_directory(shared) ? shared : std::filesystem::temp_directory_path();
-    const auto own = base / ("runnel_fuzz_" + std::to_string(getpid()));
-    std::filesystem::create_directories(own);
-    return own;
-  }();
-  std::ofstream(folder / name, std::ios::binary).write(reinterpret_cast<const char*>(data), static_cast<int64_t>(size));
-  return folder / name;
+    path = (std::filesystem::is_directory(shared) ? shared : std::filesystem::temp_directory_path()) /
+           ("runnel_fuzz_" + std::to_string(getpid()));
+    std::filesystem::create_directories(path);
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+};
+
+// The same file each time.
+inline std::filesystem::path write(const std::string& name, const uint8_t* data, size_t size) {
+  static const Folder folder;
+  const std::filesystem::path file = folder.path / name;
+  std::ofstream(file, std::ios::binary).write(reinterpret_cast<const char*>(data), static_cast<int64_t>(size));
+  return file;
 }
 
 // Whatever is wrong must end as an Error: anything else stops the fuzzer.
