@@ -2,12 +2,12 @@
 # Builds and runs all tests, with ctest:
 #   format     the sources are as clang-format 14 writes them
 #   release    as it is shipped, without CUDA; and the library as other projects find it
+#   fuzz       the fuzz targets by clang: their corpus, then half a minute of new inputs for each
 #   sanitize   under AddressSanitizer and UndefinedBehaviorSanitizer, with the CUDA kernels on the emulator in tests/simt:
 #              everything once, then the ops with three more orders of threads
 #   thread     the same under ThreadSanitizer: the ops, in one order
-#   fuzz       the fuzz targets by clang: their corpus, then half a minute of new inputs for each
 #   cuda       compiled by nvcc, where attention kernels that spill registers are errors, and run if there is a GPU
-# On a machine without the CUDA toolkit, the first three, without the kernels.
+# On a machine without the CUDA toolkit, the first four, without the kernels.
 # Closes with the line "N passed, N failed, N skipped". Exit status 0 means that none failed.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -16,7 +16,7 @@ cd "$(dirname "$0")"
 export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
 export OMP_WAIT_POLICY=passive  # waiting threads leave the core to others: on a busy machine this saves minutes
 passed=0 failed=0 skipped=0
-# In memory, if there is some: the tests sync many small files.
+# Temporary files lie in memory if 4 GB are free there: the tests sync many small files, which takes long on some disks.
 [ "$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null && export TMPDIR=/dev/shm
 work=$(mktemp -d)
 export TMPDIR=$work

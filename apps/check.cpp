@@ -185,7 +185,7 @@ int check_all(CheckOptions& options) {
   const struct {
     int64_t batch, length, heads, e, m;
   } shapes[] = {{2, 1, 3, 5, 7}, {2, 33, 3, 32, 32}, {3, 130, 2, 17, 40}, {1, 1000, 4, 64, 16}, {1, 65536, 2, 32, 24}};
-  // Four of each shape; one of each kind of attention that has an incremental form.
+  // At most four of each shape, and one of each kind of attention.
   const int64_t most_checks = 4 * std::ssize(shapes) + std::ssize(attention_kinds());
   const Key key = key_for(options.seed, Purpose::sampling);
   bool holds = true;

@@ -1,5 +1,6 @@
 #include "engine/file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/random.h>
@@ -9,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "engine/check.h"
@@ -82,11 +84,22 @@ void write_atomically(const fs::path& path, const std::vector<std::span<const ch
   file.commit();
 }
 
+std::vector<fs::path> entries(const fs::path& folder) {
+  // libstdc++'s directory_iterator ends the program when memory runs out.
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(folder.c_str()), closedir);
+  std::vector<fs::path> paths;
+  while (const dirent* const entry = listing ? readdir(listing.get()) : nullptr) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") paths.push_back(folder / name);
+  }
+  return paths;
+}
+
 void remove_partial_files(const fs::path& folder) {
   std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
-    if (entry->path().extension() == partial_ending && entry->symlink_status(error).type() == fs::file_type::regular)
-      unlink(entry->path().c_str());
+  for (const fs::path& path : entries(folder))
+    if (path.extension() == partial_ending && fs::symlink_status(path, error).type() == fs::file_type::regular)
+      unlink(path.c_str());
 }
 
 void check_replaceable(const fs::path& path, const std::string& kind, std::string_view magic) {

@@ -33,6 +33,9 @@ class PartialFile {
 // Writes the parts one after another into a PartialFile and commits it.
 void write_atomically(const std::filesystem::path& path, const std::vector<std::span<const char>>& parts);
 
+// The paths of what is in a folder, in no order; none if it cannot be listed.
+std::vector<std::filesystem::path> entries(const std::filesystem::path& folder);
+
 // Removes what killed processes left of files that they were writing into this folder.
 void remove_partial_files(const std::filesystem::path& folder);
 

@@ -59,10 +59,8 @@ std::string image(const fs::path& png, const std::string& description) {
 
 // Names of at most twelve pictures in the order of their steps: the first, the last, and evenly spaced ones between.
 std::vector<fs::path> pictures_over_time(const fs::path& folder) {
-  std::vector<fs::path> all, some;
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; at != end && !error; at.increment(error))
-    if (at->path().extension() == ".png") all.push_back(at->path());
+  std::vector<fs::path> all = entries(folder), some;
+  std::erase_if(all, [](const fs::path& path) { return path.extension() != ".png"; });
   std::sort(all.begin(), all.end());
   const size_t count = std::min<size_t>(all.size(), 12);
   for (size_t i = 0; i < count; ++i) some.push_back(all[count == 1 ? 0 : i * (all.size() - 1) / (count - 1)]);

@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(step_threads, 4)
     }
     const float warp_largest = warp_max(score);
     if (lane == 0) scratch[warp] = warp_largest;
-    __syncthreads();  // and the weights before have been read
+    __syncthreads();  // scratch is written, and the weights of the 128 positions before have been read
     float new_largest = largest;
     for (int w = 0; w < warps; ++w) new_largest = fmaxf(new_largest, scratch[w]);
     const float factor = expf(largest - new_largest), weight = expf(score - new_largest);
