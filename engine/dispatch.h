@@ -1,25 +1,70 @@
-// How one kernel signature becomes a CPU and a CUDA function, and how an op calls the one it needs. For the sources of
-// the engine, the ops and the kernels only: no public header includes this file.
+// How one kernel signature becomes functions for the CPU's instruction sets and for CUDA, and how an op calls the one it
+// needs. For the sources of the engine, the ops and the kernels only: no public header includes this file.
+//
+// A source file with CPU kernels is compiled once for the processors that the whole program is compiled for, and on
+// x86-64 again for each instruction set of engine/numerics.h, with RUNNEL_CPU set to the namespace of its kernels. What
+// else such a file defines stands between #if RUNNEL_ONCE and #endif.
 #pragma once
 #include <cstdint>
 
 #include "engine/device.h"
+#include "engine/numerics.h"
 
-// KERNEL(scale(float* y, const float* x, float s, int64_t n)) declares runnel::cpu::scale and runnel::cuda::scale.
-#define KERNEL(...) \
-  namespace cpu {   \
-  void __VA_ARGS__; \
-  }                 \
-  namespace cuda {  \
-  void __VA_ARGS__; \
+#ifdef RUNNEL_CPU
+#define RUNNEL_ONCE 0
+#else
+#define RUNNEL_CPU cpu_baseline
+#define RUNNEL_ONCE 1
+#endif
+
+namespace runnel {
+
+namespace cpu_baseline {}
+namespace cpu_avx2 {}
+namespace cpu_avx512 {}
+namespace cpu_avx512_bf16 {}
+namespace cpu = RUNNEL_CPU;  // kernels are defined in it, and call each other there
+
+}  // namespace runnel
+
+// CPU_KERNEL(f(float* y, int64_t n)) declares f in each of these namespaces, KERNEL(...) in runnel::cuda, too.
+#define CPU_KERNEL(...)       \
+  namespace cpu_baseline {    \
+  void __VA_ARGS__;           \
+  }                           \
+  namespace cpu_avx2 {        \
+  void __VA_ARGS__;           \
+  }                           \
+  namespace cpu_avx512 {      \
+  void __VA_ARGS__;           \
+  }                           \
+  namespace cpu_avx512_bf16 { \
+  void __VA_ARGS__;           \
+  }
+#define KERNEL(...)       \
+  CPU_KERNEL(__VA_ARGS__) \
+  namespace cuda {        \
+  void __VA_ARGS__;       \
   }
 
-// DISPATCH(device, scale(y, x, s, n)) calls the one that `device` names. Without CUDA the second is declared and never
-// named, so nothing has to be stubbed.
-#if RUNNEL_WITH_CUDA
-#define DISPATCH(device, ...) ((device) == ::runnel::Device::cpu ? cpu::__VA_ARGS__ : cuda::__VA_ARGS__)
+// CPU_DISPATCH(f(y, n)) calls the kernel for the instruction set that this process uses.
+#if RUNNEL_WITH_VARIANTS
+#define CPU_DISPATCH(...)                                                                                  \
+  (::runnel::instruction_set() == ::runnel::InstructionSet::avx512_bf16 ? cpu_avx512_bf16::__VA_ARGS__     \
+   : ::runnel::instruction_set() == ::runnel::InstructionSet::avx512    ? cpu_avx512::__VA_ARGS__          \
+   : ::runnel::instruction_set() == ::runnel::InstructionSet::avx2      ? cpu_avx2::__VA_ARGS__            \
+                                                                        : cpu_baseline::__VA_ARGS__)
 #else
-#define DISPATCH(device, ...) (static_cast<void>(device), cpu::__VA_ARGS__)
+#define CPU_DISPATCH(...) (cpu_baseline::__VA_ARGS__)
+#endif
+
+// DISPATCH(device, f(y, n)) calls the kernel of `device`. Without CUDA the second is declared and never named, so
+// nothing has to be stubbed.
+#if RUNNEL_WITH_CUDA
+#define DISPATCH(device, ...) \
+  ((device) == ::runnel::Device::cpu ? CPU_DISPATCH(__VA_ARGS__) : cuda::__VA_ARGS__)
+#else
+#define DISPATCH(device, ...) (static_cast<void>(device), CPU_DISPATCH(__VA_ARGS__))
 #endif
 
 namespace runnel {

@@ -4,6 +4,9 @@
 #include <immintrin.h>
 #endif
 
+#include <array>
+#include <cstdlib>
+#include <string>
 #include <utility>
 
 #include "engine/check.h"
@@ -13,15 +16,55 @@ namespace {
 
 Precision the_precision = Precision::f32;
 
+constexpr std::array instruction_sets{InstructionSet::baseline, InstructionSet::avx2, InstructionSet::avx512,
+                                      InstructionSet::avx512_bf16};
+
+bool has(InstructionSet set) {
+#if defined(__x86_64__)
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  switch (set) {
+    case InstructionSet::baseline:
+      return true;
+    case InstructionSet::avx2:
+      return avx2;
+    case InstructionSet::avx512:
+      return avx512;
+    case InstructionSet::avx512_bf16:
+      return avx512 && __builtin_cpu_supports("avx512bf16");
+  }
+#endif
+  return set == InstructionSet::baseline;
+}
+
+InstructionSet choose_instruction_set() {
+  const char* const wish = std::getenv("RUNNEL_INSTRUCTION_SET");
+  InstructionSet best = InstructionSet::baseline;
+  for (const InstructionSet set : instruction_sets) {
+    if (has(set)) best = set;
+    if (!wish || name(set) != std::string(wish)) continue;
+    check(has(set), "RUNNEL_INSTRUCTION_SET is ", wish, ", which this processor lacks; it has ", name(best));
+    return set;
+  }
+  check(!wish, "RUNNEL_INSTRUCTION_SET is '", wish ? wish : "",
+        "'; it can be baseline, avx2, avx512 or avx512_bf16");
+  return best;
+}
+
 }  // namespace
 
-bool has_bf16() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512bf16");
-#else
-  return false;
-#endif
+const char* name(InstructionSet set) {
+  constexpr std::array names{"baseline", "avx2", "avx512", "avx512_bf16"};
+  return names[static_cast<size_t>(set)];
 }
+
+InstructionSet instruction_set() {
+  static const InstructionSet chosen = choose_instruction_set();
+  return chosen;
+}
+
+bool has_bf16() { return instruction_set() == InstructionSet::avx512_bf16; }
 
 void set_precision(Precision precision, Device device) {
   check(precision != Precision::bf16 || device == Device::cuda || has_bf16(),

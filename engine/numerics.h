@@ -4,6 +4,13 @@
 
 namespace runnel {
 
+// Which instructions the CPU's kernels use: those that the program was compiled for, or more, as far as the processor
+// has them. RUNNEL_INSTRUCTION_SET in the environment names a smaller set, for oneDNN as well; throws Error if it names
+// none, or one that this processor lacks. The first call decides.
+enum class InstructionSet { baseline, avx2, avx512, avx512_bf16 };
+InstructionSet instruction_set();
+const char* name(InstructionSet set);
+
 // What the matrix products of models round their operands to; sums are float32 in all of them. tf32 (10 bits of
 // mantissa instead of 23) exists on CUDA only: the CPU computes it as f32. Set it before the first product. Throws
 // Error if bf16 is asked for on the CPU and this processor has no instructions for it.

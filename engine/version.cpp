@@ -23,27 +23,14 @@ std::string cuda_text() {
   return (toolkit.empty() ? "" : toolkit + ", ") + (why_not.empty() ? model_name(Device::cuda) : why_not);
 }
 
-// The instruction sets that Runnel's kernels and oneDNN profit from, as far as this processor has them.
-std::string instruction_sets() {
-#if defined(__x86_64__)
-  std::string text;
-  if (__builtin_cpu_supports("avx2")) text += " AVX2";
-  if (__builtin_cpu_supports("avx512f")) text += " AVX-512";
-  if (has_bf16()) text += " AVX512_BF16";
-  return text.empty() ? " no AVX2" : text;
-#else
-  return " not x86-64";
-#endif
-}
-
 }  // namespace
 
 std::string version_text() {
   std::ostringstream text;
   text << "runnel " << build_info.version;
   if (*build_info.commit) text << ", commit " << build_info.commit;
-  text << "\ncompiler   " << compiler() << ", for " << build_info.processor << "\noneDNN     " << build_info.onednn
-       << "\nCUDA       " << cuda_text() << "\nprocessor  " << model_name(Device::cpu) << ":" << instruction_sets();
+  text << "\ncompiler   " << compiler() << "\noneDNN     " << build_info.onednn
+       << "\nCUDA       " << cuda_text() << "\nprocessor  " << model_name(Device::cpu) << ", used as " << name(instruction_set());
   return text.str();
 }
 

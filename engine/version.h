@@ -8,7 +8,6 @@ namespace runnel {
 struct BuildInfo {
   const char* version;    // "0.1.0"
   const char* commit;     // "0123456789ab", followed by "-dirty" if files differ from it; "" outside a git repository
-  const char* processor;  // compiled for: "native", "x86-64-v3" ...
   const char* onednn;     // "2.6.3"
   const char* cuda;       // the toolkit, "13.0.88"; "" without CUDA
 };

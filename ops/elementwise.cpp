@@ -2,99 +2,84 @@
 //
 // These kernels are memory-bound. The rules of relu and elu_plus_one need only the output: the derivative of relu is 1
 // where y > 0, and that of elu(x) + 1 is 1 where y > 1 and e^x = y elsewhere, which is min(y, 1).
-#include <algorithm>
-#include <cmath>
-
 #include "engine/check.h"
-#include "ops/cpu/math.h"
+#include "ops/cpu/loops.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 
 namespace runnel {
-namespace {
-
-constexpr int64_t parallel = 1 << 15;  // below so many elements, waking the threads costs more than they save
-
-// Phi(x), the standard normal distribution function.
-float normal_cdf(float x) { return 0.5f * std::erfc(-0.70710678f * x); }
-
-}  // namespace
 
 void cpu::add(float* y, const float* a, const float* b, int64_t n) {
-#pragma omp parallel for simd schedule(static) if (n >= parallel)
-  for (int64_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
+  parallel_map(y, n, [](Lanes p, Lanes q) RUNNEL_INLINE { return p + q; }, a, b);
 }
 
 void cpu::scale(float* y, const float* x, float s, int64_t n) {
-#pragma omp parallel for simd schedule(static) if (n >= parallel)
-  for (int64_t i = 0; i < n; ++i) y[i] = s * x[i];
+  parallel_map(y, n, [s](Lanes v) RUNNEL_INLINE { return s * v; }, x);
 }
 
 void cpu::add_bias_forward(float* y, const float* x, const float* b, int64_t rows, int64_t n) {
-#pragma omp parallel for schedule(static) if (rows * n >= parallel)
-  for (int64_t r = 0; r < rows; ++r) {
-#pragma omp simd
-    for (int64_t j = 0; j < n; ++j) y[r * n + j] = x[r * n + j] + b[j];
-  }
+  parallel_rows(rows, n, [=](int64_t r) {
+    map(y + r * n, n, [](Lanes p, Lanes q) RUNNEL_INLINE { return p + q; }, x + r * n, b);
+  });
 }
 
 // Each thread owns some columns and adds down the rows: the same order whatever the number of threads.
 void cpu::add_bias_backward(float* db, const float* dy, int64_t rows, int64_t n) {
-  constexpr int64_t width = 64;  // columns at a time: four cache lines of every row, sums in registers
-#pragma omp parallel for schedule(static) if (rows * n >= parallel)
+  constexpr int64_t width = 64;  // columns at a time: four cache lines of every row
+#pragma omp parallel for schedule(static) if (rows * n >= parallel_from)
   for (int64_t first = 0; first < n; first += width) {
-    const int64_t count = std::min(width, n - first);
+    const int64_t count = n - first < width ? n - first : width;
     float sums[width] = {};
-    for (int64_t r = 0; r < rows; ++r) {
-      const float* const row = dy + r * n + first;
-#pragma omp simd
-      for (int64_t j = 0; j < count; ++j) sums[j] += row[j];
-    }
-    std::copy_n(sums, count, db + first);
+    for (int64_t r = 0; r < rows; ++r) accumulate(sums, dy + r * n + first, count);
+    std::memcpy(db + first, sums, static_cast<size_t>(count) * sizeof(float));
   }
 }
 
 void cpu::relu_forward(float* y, const float* x, int64_t n) {
-#pragma omp parallel for simd schedule(static) if (n >= parallel)
-  for (int64_t i = 0; i < n; ++i) y[i] = x[i] < 0 ? 0 : x[i];  // NaN stays NaN
+  parallel_map(y, n, [](Lanes v) RUNNEL_INLINE { return v < 0 ? Lanes{} : v; }, x);  // NaN stays NaN
 }
 
 void cpu::relu_backward(float* dx, const float* dy, const float* y, int64_t n) {
-#pragma omp parallel for simd schedule(static) if (n >= parallel)
-  for (int64_t i = 0; i < n; ++i) dx[i] = y[i] > 0 ? dy[i] : 0;
+  parallel_map(dx, n, [](Lanes g, Lanes v) RUNNEL_INLINE { return v > 0 ? g : Lanes{}; }, dy, y);
 }
 
 void cpu::gelu_forward(float* y, const float* x, int64_t n) {
-#pragma omp parallel for schedule(static) if (n >= parallel)
-  for (int64_t i = 0; i < n; ++i) y[i] = x[i] * normal_cdf(x[i]);
+  parallel_map(y, n, [](Lanes v) RUNNEL_INLINE { return v * normal_cdf(v); }, x);
 }
 
 void cpu::gelu_backward(float* dx, const float* dy, const float* x, int64_t n) {
-#pragma omp parallel for schedule(static) if (n >= parallel)
-  for (int64_t i = 0; i < n; ++i) {
-    const float density = 0.39894228f * fast_exp(-0.5f * x[i] * x[i]);
-    dx[i] = dy[i] * (normal_cdf(x[i]) + x[i] * density);
-  }
+  parallel_map(
+      dx, n,
+      [](Lanes g, Lanes v) RUNNEL_INLINE {
+        const Lanes density = 0.39894228f * exp(-0.5f * v * v);
+        return g * (normal_cdf(v) + v * density);
+      },
+      dy, x);
 }
 
 void cpu::elu_plus_one_forward(float* y, const float* x, int64_t n) {
-#pragma omp parallel for simd schedule(static) if (n >= parallel)
-  for (int64_t i = 0; i < n; ++i) y[i] = x[i] > 0 ? x[i] + 1 : fast_exp(x[i]);
+  parallel_map(y, n, [](Lanes v) RUNNEL_INLINE { return v > 0 ? v + 1 : exp(v); }, x);
 }
 
 void cpu::elu_plus_one_backward(float* dx, const float* dy, const float* y, int64_t n) {
-#pragma omp parallel for simd schedule(static) if (n >= parallel)
-  for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * (y[i] < 1 ? y[i] : 1);
+  parallel_map(dx, n, [](Lanes g, Lanes v) RUNNEL_INLINE { return g * (v < 1 ? v : splat(1)); }, dy, y);
 }
 
 void cpu::sum(float* total, const float* x, int64_t n) {
-  double s = 0;
-#pragma omp simd reduction(+ : s)
-  for (int64_t i = 0; i < n; ++i) s += static_cast<double>(x[i]);
+  DoubleLanes sums{};
+  int64_t i = 0;
+  for (; i + double_lanes <= n; i += double_lanes) sums += load_double(x + i);
+  double s = lane_sum(sums);
+  for (; i < n; ++i) s += static_cast<double>(x[i]);
   *total = static_cast<float>(s);
 }
 
-void cpu::fill(float* y, const float* s, int64_t n) { std::fill_n(y, n, *s); }
+void cpu::fill(float* y, const float* s, int64_t n) {
+  const Lanes all = splat(*s);
+  parallel_map(y, n, [all]() RUNNEL_INLINE { return all; });
+}
+
+#if RUNNEL_ONCE
 
 Tensor add(const Tensor& a, const Tensor& b) {
   device_of("add", a, b);
@@ -170,5 +155,7 @@ Tensor sum(const Tensor& x) {
     return {dx};
   });
 }
+
+#endif
 
 }  // namespace runnel

@@ -53,6 +53,24 @@ KERNEL(linear_forward(float* y, const float* x, const float* w, const float* b, 
 KERNEL(linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, const float* y,
                        int64_t rows, int64_t out, int64_t in, Activation activation, Dropout dropout))
 
+// bfloat16 numbers are the upper halves of floats.
+CPU_KERNEL(round_to_bf16(uint16_t* to, const float* from, int64_t n))
+
+// For few rows: w [out,in] -> panels, float32 or rounded to bfloat16, whose order is that of the instruction set; and
+// y[rows,out] = activation(x[rows,in] w^T + b) of several layers with the same x.
+CPU_KERNEL(pack_linear(float* panels, const float* w, int64_t out, int64_t in, bool rounded))
+constexpr int64_t packed_linear_size(int64_t out, int64_t in, bool rounded) {  // of the panels
+  constexpr int64_t most_columns = 32;
+  return (out + most_columns - 1) / most_columns * most_columns * (rounded ? (in + 1) / 2 : in);
+}
+struct PackedLayer {
+  float* y;
+  const float *panels, *b;
+  int64_t out;
+};
+CPU_KERNEL(packed_linear(const PackedLayer* layers, int64_t count, const float* x, int64_t rows, int64_t in,
+                         bool rounded, Activation activation))
+
 // --- normalisation, embedding, losses ---------------------------------------------------------------------------
 
 // s = x + dropout(a) (a may be null: s = x);  y = (s - mean) rstd gamma + beta, per row of D with the biased variance

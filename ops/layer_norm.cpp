@@ -6,21 +6,19 @@
 //   ds = rstd (g - <g> - z <g z>),  dgamma = sum dy z,  dbeta = sum dy,   <.> being the mean over the row.
 // dx = ds and da = dropout(ds), with the same mask. The forward pass keeps two numbers per row; s is computed again.
 //
-// s is written to a buffer of one row that stays in the cache: y's row is not there yet.
-#include <omp.h>
-
+// Each row stays in the cache while it is read several times. Sums over rows are taken of a fixed number of parts, which
+// are then added in their order: the same bytes with any number of threads.
 #include <cmath>
 
 #include "engine/check.h"
-#include "ops/cpu/math.h"
-#include "ops/cpu/parallel.h"
+#include "ops/checks.h"
+#include "ops/cpu/dropout.h"
+#include "ops/cpu/scratch.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 
 namespace runnel {
 namespace {
-
-constexpr int64_t parallel = 1 << 15;  // elements
 
 // x + dropout(a) for row r: x itself without a, else computed into `into`.
 const float* add_row(float* into, const float* x, const float* a, int64_t r, int64_t d, const Dropout& dropout) {
@@ -30,84 +28,78 @@ const float* add_row(float* into, const float* x, const float* a, int64_t r, int
     apply_dropout(into, dropped, r * d, d, dropout);
     dropped = into;
   }
-#pragma omp simd
-  for (int64_t j = 0; j < d; ++j) into[j] = x[r * d + j] + dropped[j];
+  map(into, d, [](Lanes p, Lanes q) RUNNEL_INLINE { return p + q; }, x + r * d, dropped);
   return into;
 }
 
-void forward_rows(float* y, float* mean, float* rstd, const float* x, const float* a, const float* gamma,
-                  const float* beta, int64_t begin, int64_t end, int64_t d, float eps, const Dropout& dropout) {
-  Tensor row(Shape{d});
-  for (int64_t r = begin; r < end; ++r) {
-    float* const out = y + r * d;
-    const float* const s = add_row(row.data(), x, a, r, d, dropout);
-    float sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < d; ++j) sum += s[j];
-    const float m = sum / static_cast<float>(d);
-#pragma omp simd reduction(+ : squares)
-    for (int64_t j = 0; j < d; ++j) squares += (s[j] - m) * (s[j] - m);
-    const float scale = 1 / std::sqrt(squares / static_cast<float>(d) + eps);
-#pragma omp simd
-    for (int64_t j = 0; j < d; ++j) out[j] = (s[j] - m) * scale * gamma[j] + beta[j];
-    mean[r] = m;
-    rstd[r] = scale;
+void forward_row(float* y, float* mean, float* rstd, const float* s, const float* gamma, const float* beta, int64_t d,
+                 float eps) {
+  const float m = map_sum(d, [](Lanes v) RUNNEL_INLINE { return v; }, s) / static_cast<float>(d);
+  Lanes squares{};
+  for (int64_t j = 0; j < d; j += lanes) {
+    const Lanes difference = load(s + j, d - j, splat(m)) - m;
+    squares += difference * difference;
   }
+  const float scale = 1 / std::sqrt(lane_sum(squares) / static_cast<float>(d) + eps);
+  map(y, d, [=](Lanes v, Lanes g, Lanes b) RUNNEL_INLINE { return (v - m) * scale * g + b; }, s, gamma, beta);
+  *mean = m;
+  *rstd = scale;
 }
 
-// Adds to dgamma and dbeta.
-void backward_rows(float* dx, float* da, float* dgamma, float* dbeta, const float* dy, const float* x, const float* a,
-                   const float* gamma, const float* mean, const float* rstd, int64_t begin, int64_t end, int64_t d,
-                   const Dropout& dropout) {
-  Tensor z_row(Shape{d});
-  float* const row = z_row.data();
-  for (int64_t r = begin; r < end; ++r) {
-    float* const out = dx + r * d;
-    const float* const s = add_row(row, x, a, r, d, dropout);
-    const float* const g = dy + r * d;
-    float sum_g = 0, sum_gz = 0;
-#pragma omp simd reduction(+ : sum_g, sum_gz)
-    for (int64_t j = 0; j < d; ++j) {
-      const float z = (s[j] - mean[r]) * rstd[r];
-      sum_g += g[j] * gamma[j];
-      sum_gz += g[j] * gamma[j] * z;
-      dgamma[j] += g[j] * z;
-      dbeta[j] += g[j];
-      row[j] = z;
-    }
-    const float mean_g = sum_g / static_cast<float>(d), mean_gz = sum_gz / static_cast<float>(d);
-#pragma omp simd
-    for (int64_t j = 0; j < d; ++j) out[j] = rstd[r] * (g[j] * gamma[j] - mean_g - row[j] * mean_gz);
-    if (da) apply_dropout(da + r * d, out, r * d, d, dropout);
+// Adds to dgamma and dbeta. z is memory for a row.
+void backward_row(float* dx, float* z, float* dgamma, float* dbeta, const float* dy, const float* s, const float* gamma,
+                  float mean, float rstd, int64_t d) {
+  Lanes sum_g{}, sum_gz{};
+  for (int64_t j = 0; j < d; j += lanes) {
+    const int64_t count = d - j;
+    const Lanes g = load(dy + j, count), normal = (load(s + j, count) - mean) * rstd, scaled = g * load(gamma + j, count);
+    sum_g += scaled;
+    sum_gz += scaled * normal;
+    store(dgamma + j, load(dgamma + j, count) + g * normal, count);
+    store(dbeta + j, load(dbeta + j, count) + g, count);
+    store(z + j, normal, count);
   }
+  const float mean_g = lane_sum(sum_g) / static_cast<float>(d), mean_gz = lane_sum(sum_gz) / static_cast<float>(d);
+  map(
+      dx, d, [=](Lanes g, Lanes weight, Lanes normal) RUNNEL_INLINE { return rstd * (g * weight - mean_g - normal * mean_gz); },
+      dy, gamma, z);
 }
 
 }  // namespace
 
 void cpu::layer_norm_forward(float* y, float* mean, float* rstd, const float* x, const float* a, const float* gamma,
                              const float* beta, int64_t rows, int64_t d, float eps, Dropout dropout) {
-  parallel_shares(rows, rows * d >= parallel, [&](int64_t begin, int64_t end, int64_t) {
-    forward_rows(y, mean, rstd, x, a, gamma, beta, begin, end, d, eps, dropout);
+  const ThreadScratch row(d);
+  parallel_rows(rows, d, [&](int64_t r) {
+    forward_row(y + r * d, mean + r, rstd + r, add_row(row.own(), x, a, r, d, dropout), gamma, beta, d, eps);
   });
 }
 
 void cpu::layer_norm_backward(float* dx, float* da, float* dgamma, float* dbeta, const float* dy, const float* x,
                               const float* a, const float* gamma, const float* mean, const float* rstd, int64_t rows,
                               int64_t d, Dropout dropout) {
-  // Each thread sums over its own rows; the sums are added in the order of the threads.
-  Tensor partial = Tensor::full(Shape{omp_get_max_threads(), 2, d}, 0);
-  const int64_t parts = parallel_shares(rows, rows * d >= parallel, [&](int64_t begin, int64_t end, int64_t thread) {
-    float* const part = partial.data() + 2 * d * thread;
-    backward_rows(dx, da, part, part + d, dy, x, a, gamma, mean, rstd, begin, end, d, dropout);
-  });
-  for (int64_t j = 0; j < d; ++j) {
-    dgamma[j] = dbeta[j] = 0;
-    for (int64_t t = 0; t < parts; ++t) {
-      dgamma[j] += partial.data()[2 * d * t + j];
-      dbeta[j] += partial.data()[2 * d * t + d + j];
+  const RowParts parts(rows);
+  const Scratch sums(parts.count * 2 * d);
+  const ThreadScratch two_rows(2 * d);
+#pragma omp parallel for schedule(static) if (rows * d >= parallel_from)
+  for (int64_t part = 0; part < parts.count; ++part) {
+    float *const own = sums.data() + part * 2 * d, *const s_row = two_rows.own();
+    clear(own, 2 * d);
+    for (int64_t r = parts.begin(part); r < parts.end(part); ++r) {
+      const float* const s = add_row(s_row, x, a, r, d, dropout);
+      backward_row(dx + r * d, s_row + d, own, own + d, dy + r * d, s, gamma, mean[r], rstd[r], d);
+      if (da) apply_dropout(da + r * d, dx + r * d, r * d, d, dropout);
     }
   }
+  clear(dgamma, d);
+  clear(dbeta, d);
+  for (int64_t part = 0; part < parts.count; ++part) {
+    accumulate(dgamma, sums.data() + part * 2 * d, d);
+    accumulate(dbeta, sums.data() + part * 2 * d + d, d);
+  }
 }
+
+#if RUNNEL_ONCE
 
 namespace {
 
@@ -147,5 +139,7 @@ Tensor add_layer_norm(const Tensor& x, const Tensor& a, const Tensor& gamma, con
   check(bool(a), "add_layer_norm: a is empty");
   return normalize("add_layer_norm", x, a, gamma, beta, dropout);
 }
+
+#endif
 
 }  // namespace runnel

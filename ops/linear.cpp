@@ -1,17 +1,20 @@
 // y = dropout(activation(x w^T + b)), one pass over the rows of x.
 //
-// A thread processes a panel of rows at a time, small enough that its products stay in the core's cache: forward, the
-// product and then bias, activation and dropout in place; backward, with g = dL/d(x w^T + b) of the panel,
+// A thread processes a block of rows at a time, small enough that its products stay in the core's cache: forward, the
+// product and then bias, activation and dropout in place; backward, with g = dL/d(x w^T + b) of the block,
 //   dx = g w,   dw += g^T x,   db += sum of g's rows.
-// Each thread adds up its own dw and db; they are summed at the end, in the order of the threads.
-#include <omp.h>
-
+// dw and db are summed up for a number of parts that depends only on the number of rows, and those are added in their
+// order: the same bytes with any number of threads.
 #include <algorithm>
 #include <optional>
+#include <type_traits>
 
 #include "engine/check.h"
+#include "engine/numerics.h"
+#include "ops/checks.h"
+#include "ops/cpu/dropout.h"
 #include "ops/cpu/gemm.h"
-#include "ops/cpu/math.h"
+#include "ops/cpu/panels.h"
 #include "ops/cpu/parallel.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
@@ -19,27 +22,19 @@
 namespace runnel {
 namespace {
 
-constexpr int64_t panel_rows = 128;
-int64_t panels(int64_t rows) { return (rows + panel_rows - 1) / panel_rows; }
+// oneDNN's products where it has kernels for packed operands, which older versions have for AVX-512 only; else ours.
+constexpr bool use_onednn = lanes == 16;
+using Weights = std::conditional_t<use_onednn, onednn::PackedMatrix, PanelMatrix>;
+using Operand = std::conditional_t<use_onednn, onednn::Operand, PanelOperand>;
+
+constexpr int64_t rows_at_once = 96;  // a multiple of the rows of all blocks of panels.h
 
 // y = activation(y + b)
 void finish(float* y, const float* b, int64_t rows, int64_t n, Activation activation) {
-  for (int64_t r = 0; r < rows; ++r)
-#pragma omp simd
-    for (int64_t j = 0; j < n; ++j) {
-      const float sum = y[r * n + j] + (b ? b[j] : 0);
-      y[r * n + j] = activation == Activation::relu && !(sum > 0) ? 0 : sum;
-    }
-}
-
-void relu_gradient(float* g, const float* dy, const float* y, int64_t n, float kept) {
-  for (int64_t i = 0; i < n; ++i) g[i] = y[i] > 0 ? kept * dy[i] : 0;
-}
-
-// sum += each row
-void add_rows(float* sum, const float* g, int64_t rows, int64_t n) {
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t j = 0; j < n; ++j) sum[j] += g[r * n + j];
+  for (int64_t r = 0; r < rows; ++r, y += n) {
+    if (b) accumulate(y, b, n);
+    if (activation == Activation::relu) map(y, n, [](Lanes x) RUNNEL_INLINE { return x > 0 ? x : Lanes{}; }, y);
+  }
 }
 
 }  // namespace
@@ -47,71 +42,110 @@ void add_rows(float* sum, const float* g, int64_t rows, int64_t n) {
 void cpu::linear_forward(float* y, const float* x, const float* w, const float* b, int64_t rows, int64_t out,
                          int64_t in, Activation activation, Dropout dropout) {
   if (rows == 0 || out == 0) return;
-  std::optional<PackedMatrix> wt;
+  if (in == 0) clear(y, rows * out);
+  std::optional<Weights> wt;
   if (in > 0) wt.emplace(w, in, out, true);
-  parallel_shares(panels(rows), true, [&](int64_t begin, int64_t end, int64_t) {
-    for (int64_t first = begin * panel_rows; first < std::min(rows, end * panel_rows); first += panel_rows) {
-      const int64_t count = std::min(panel_rows, rows - first);
-      float* panel = y + first * out;
-      if (wt)
-        wt->multiply(panel, Operand(x + first * in, count * in), count);
-      else
-        std::fill_n(panel, count * out, 0.0f);
-      finish(panel, b, count, out, activation);
-      if (dropout.p > 0) apply_dropout(panel, panel, first * out, count * out, dropout);
-    }
-  });
+  FirstError error;
+#pragma omp parallel for schedule(static)
+  for (int64_t first = 0; first < rows; first += rows_at_once)
+    error.guard([&] {
+      const int64_t count = std::min(rows_at_once, rows - first);
+      float* const block = y + first * out;
+      if (wt) wt->multiply(block, Operand(x + first * in, count * in), count);
+      finish(block, b, count, out, activation);
+      if (dropout.p > 0) apply_dropout(block, block, first * out, count * out, dropout);
+    });
+  error.rethrow();
 }
+
+namespace {
+
+struct LinearGradients {
+  float *dx, *dw, *db;  // each may be null
+};
+struct LinearInputs {
+  const float *dy, *x, *y;
+  int64_t out, in;
+  Activation activation;
+  Dropout dropout;
+};
+
+// g of rows [first, first + count): dy itself where it is that, else computed into `memory`.
+const float* output_gradient(float* memory, const LinearInputs& of, int64_t first, int64_t count) {
+  const float* const dy = of.dy + first * of.out;
+  const int64_t n = count * of.out;
+  if (of.activation == Activation::relu) {
+    const float kept = 1 / (1 - of.dropout.p);  // y is 0 where it was dropped
+    map(
+        memory, n, [kept](Lanes g, Lanes y) RUNNEL_INLINE { return y > 0 ? kept * g : Lanes{}; }, dy,
+        of.y + first * of.out);
+    return memory;
+  }
+  if (of.dropout.p == 0) return dy;
+  apply_dropout(memory, dy, first * of.out, n, of.dropout);
+  return memory;
+}
+
+// The gradients of rows [begin, end), of which those of w and b are sums.
+void backward_rows(const LinearGradients& to, const LinearInputs& of, const Weights* w, int64_t begin, int64_t end) {
+  const int64_t out = of.out, in = of.in;
+  const Scratch g_memory(rows_at_once * out);
+  if (to.db) clear(to.db, out);
+  for (int64_t first = begin; first < end; first += rows_at_once) {
+    const int64_t count = std::min(rows_at_once, end - first);
+    const float* const g = output_gradient(g_memory.data(), of, first, count);
+    const Operand g_operand(g, count * out);
+    if (to.dx) w->multiply(to.dx + first * in, g_operand, count);
+    if (to.dw)
+      transposed_product(to.dw, g_operand, Operand(of.x + first * in, count * in), count, out, in, first > begin);
+    if (to.db)
+      for (int64_t r = 0; r < count; ++r) accumulate(to.db, g + r * out, out);
+  }
+}
+
+}  // namespace
 
 void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w,
                           const float* y, int64_t rows, int64_t out, int64_t in, Activation activation,
                           Dropout dropout) {
   if (rows == 0 || out == 0 || in == 0) {  // sums of nothing; db is overwritten below if there are numbers to add
-    if (dx) std::fill_n(dx, rows * in, 0.0f);
-    if (dw) std::fill_n(dw, out * in, 0.0f);
-    if (db) std::fill_n(db, out, 0.0f);
+    if (dx) clear(dx, rows * in);
+    if (dw) clear(dw, out * in);
+    if (db) clear(db, out);
     dx = dw = nullptr;
   }
-  std::optional<PackedMatrix> packed;
+  std::optional<Weights> packed;
   if (dx) packed.emplace(w, out, in, false);
-  // Thread 0 adds up in dw and db themselves, the others each in a part.
-  const int64_t parts = omp_get_max_threads() - 1;
-  Tensor dw_parts(Shape{dw ? parts : 0, out, in}), db_parts(Shape{db ? parts : 0, out});
-  const float kept = 1 / (1 - dropout.p);
-
-  const auto work = [&](int64_t begin, int64_t end, int64_t thread) {
-    float* const dw_sum = !dw || thread == 0 ? dw : dw_parts.data() + (thread - 1) * out * in;
-    float* const db_sum = !db || thread == 0 ? db : db_parts.data() + (thread - 1) * out;
-    if (db_sum) std::fill_n(db_sum, out, 0.0f);
-    Tensor g_panel(Shape{panel_rows, out});
-    for (int64_t panel = begin; panel < end; ++panel) {
-      const int64_t first = panel * panel_rows, count = std::min(panel_rows, rows - first), n = count * out;
-      const float* g = dy + first * out;
-      if (activation == Activation::relu)
-        relu_gradient(g_panel.data(), g, y + first * out, n, kept);
-      else if (dropout.p > 0)
-        apply_dropout(g_panel.data(), g, first * out, n, dropout);
-      if (activation == Activation::relu || dropout.p > 0) g = g_panel.data();
-      const Operand g_operand(g, n);
-      if (dx) packed->multiply(dx + first * in, g_operand, count);
-      if (dw) transposed_product(dw_sum, g_operand, Operand(x + first * in, count * in), count, out, in, panel > begin);
-      if (db) add_rows(db_sum, g, count, out);
-    }
+  // The first part is summed up in dw and db themselves.
+  constexpr int64_t most_parts = 16, least_rows = 512;
+  const int64_t parts = std::clamp<int64_t>(rows / least_rows, 1, most_parts), each = (rows + parts - 1) / parts;
+  const int64_t size = (dw ? out * in : 0) + (db ? out : 0);
+  const Scratch sums((parts - 1) * size);
+  const LinearInputs inputs{dy, x, y, out, in, activation, dropout};
+  const auto of_part = [&](int64_t part) -> LinearGradients {
+    if (part == 0) return {dx, dw, db};
+    float* const own = sums.data() + (part - 1) * size;
+    return {dx, dw ? own : nullptr, db ? own + size - out : nullptr};
   };
-  const int64_t sums = parallel_shares(panels(rows), true, work);
-  const auto add_parts = [sums](float* sum, const Tensor& others, int64_t n) {
-    constexpr int64_t block = 4096;  // stays in the cache
-#pragma omp parallel for schedule(static) if (n >= 1 << 15)
-    for (int64_t begin = 0; begin < n; begin += block)
-      for (int64_t t = 0; t < sums - 1; ++t) {
-        const float* const part = others.data() + t * n;
-#pragma omp simd
-        for (int64_t i = begin; i < std::min(n, begin + block); ++i) sum[i] += part[i];
-      }
+  FirstError error;
+#pragma omp parallel for schedule(static)
+  for (int64_t part = 0; part < parts; ++part)
+    error.guard([&] {
+      backward_rows(of_part(part), inputs, packed ? &*packed : nullptr, part * each, std::min(rows, (part + 1) * each));
+    });
+  error.rethrow();
+  const auto add_parts = [&](float* sum, int64_t offset, int64_t n) {
+    constexpr int64_t piece = 4096;  // stays in the cache
+#pragma omp parallel for schedule(static) if (n >= parallel_from)
+    for (int64_t begin = 0; begin < n; begin += piece)
+      for (int64_t part = 1; part < parts; ++part)
+        accumulate(sum + begin, sums.data() + (part - 1) * size + offset + begin, std::min(piece, n - begin));
   };
-  if (sums > 1 && dw) add_parts(dw, dw_parts, out * in);
-  if (sums > 1 && db) add_parts(db, db_parts, out);
+  if (dw) add_parts(dw, 0, out * in);
+  if (db) add_parts(db, size - out, out);
 }
+
+#if RUNNEL_ONCE
 
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation activation, Dropout dropout) {
   check(w.shape().rank() == 2, "linear: w ", w.shape(), " is not a matrix");
@@ -137,5 +171,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation acti
                   return {dx, dw, db};
                 });
 }
+
+#endif
 
 }  // namespace runnel

@@ -17,11 +17,8 @@
 //
 // The mixture: nll = logsumexp_k(l_k) - logsumexp_k(l_k + log p_k), and the gradient of a component's parameters is
 // that of -log p_k times its share of the mixture's probability.
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
 #include "engine/check.h"
+#include "ops/checks.h"
 #include "ops/cpu/draw.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
@@ -31,68 +28,79 @@ namespace {
 
 constexpr float min_log_scale = -7;
 constexpr float log_unit_width = -4.84811636f;  // log(2 / 255), for a scale of 1
+constexpr int64_t parallel_from_components = 512;
 
-float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
-float log_sigmoid(float x) { return std::min(x, 0.0f) - std::log1p(std::exp(-std::abs(x))); }
+Lanes sigmoid(Lanes x) { return 1 / (1 + exp(-x)); }
+Lanes log_sigmoid(Lanes x) { return min(x, Lanes{}) - log1p(exp(-abs(x))); }
 
-// The interval of a byte as one component sees it.
-struct Bin {
-  float log_scale, inverse_scale, a, b, width;
+// The interval of a byte as components see it, one to a lane.
+struct Bins {
+  Lanes log_scale, inverse_scale, a, b, width;
   bool first, last;
 
-  Bin(int32_t byte, float mean, float given_log_scale)
-      : log_scale(std::max(given_log_scale, min_log_scale)),
-        inverse_scale(std::exp(-log_scale)),
+  Bins(int32_t byte, Lanes mean, Lanes given_log_scale)
+      : log_scale(max(given_log_scale, splat(min_log_scale))),
+        inverse_scale(exp(-log_scale)),
         a((static_cast<float>(2 * byte - 256) / 255 - mean) * inverse_scale),
         b((static_cast<float>(2 * byte - 254) / 255 - mean) * inverse_scale),
-        width(inverse_scale * 2 / 255),
+        width(inverse_scale * (2.0f / 255)),
         first(byte == 0),
         last(byte == 255) {}
 
   // A scale so large that 1 - exp(-width) is width: from a log_scale of 9 on. Both may underflow.
-  bool is_wide() const { return width < 1e-6f; }
+  IntLanes is_wide() const { return width < 1e-6f; }
 
-  float log_probability() const {
+  Lanes log_probability() const {
     if (first) return log_sigmoid(b);
     if (last) return log_sigmoid(-a);
-    return log_sigmoid(-a) + log_sigmoid(b) + (is_wide() ? log_unit_width - log_scale : std::log(-std::expm1(-width)));
+    return log_sigmoid(-a) + log_sigmoid(b) + (is_wide() ? log_unit_width - log_scale : log(-expm1(-width)));
   }
-  float dmean() const {  // of -log p
-    return inverse_scale * ((last ? 0 : sigmoid(-b)) - (first ? 0 : sigmoid(a)));
+  Lanes dmean() const {  // of -log p
+    return inverse_scale * ((last ? Lanes{} : sigmoid(-b)) - (first ? Lanes{} : sigmoid(a)));
   }
-  float dlog_scale() const {  // of -log p, where the scale is not at its minimum
+  Lanes dlog_scale() const {  // of -log p, where the scale is not at its minimum
     if (first) return b * sigmoid(-b);
     if (last) return -a * sigmoid(a);
-    return b * sigmoid(-b) - a * sigmoid(a) + (is_wide() ? 1 : width / std::expm1(width));
+    return b * sigmoid(-b) - a * sigmoid(a) + (is_wide() ? splat(1) : width / expm1(width));
   }
 };
 
-// log sum exp of numbers that come one by one.
+// log sum exp of numbers that come vector by vector.
 struct LogSumExp {
-  float largest = -std::numeric_limits<float>::infinity();
-  float sum = 0;
+  Lanes highest = splat(-std::numeric_limits<float>::max()), sums{};
 
-  void add(float x) {
-    if (x > largest) {
-      sum = sum * std::exp(largest - x) + 1;
-      largest = x;
-    } else {
-      sum += std::exp(x - largest);
-    }
+  void add(Lanes x) {
+    const Lanes before = highest;
+    highest = max(highest, x);
+    sums = sums * exp(before - highest) + exp(x - highest);
   }
-  float value() const { return largest + std::log(sum); }
+  float value() const {
+    const float of_all = lane_max(highest);
+    return of_all + log(splat(lane_sum(sums * exp(highest - of_all))))[0];
+  }
+};
+
+// The parameters of a row, the same number of each.
+struct Components {
+  const float *logits, *means, *log_scales;
+  int64_t k;
+  Components(const float* params, int64_t r, int64_t count)
+      : logits(params + r * 3 * count), means(logits + count), log_scales(means + count), k(count) {}
+
+  Lanes logit(int64_t i) const { return load(logits + i, k - i, splat(minus_infinity)); }  // past the last: no weight
+  Bins bins(int32_t byte, int64_t i) const { return Bins(byte, load(means + i, k - i), load(log_scales + i, k - i)); }
 };
 
 }  // namespace
 
 void cpu::logistic_mixture_forward(float* nll, const float* params, const int32_t* bytes, int64_t rows, int64_t k) {
-#pragma omp parallel for schedule(static) if (rows * k > 512)
+#pragma omp parallel for schedule(static) if (rows * k > parallel_from_components)
   for (int64_t r = 0; r < rows; ++r) {
-    const float *logit = params + r * 3 * k, *mean = logit + k, *log_scale = mean + k;
+    const Components components(params, r, k);
     LogSumExp prior, joint;
-    for (int64_t i = 0; i < k; ++i) {
-      prior.add(logit[i]);
-      joint.add(logit[i] + Bin(bytes[r], mean[i], log_scale[i]).log_probability());
+    for (int64_t i = 0; i < k; i += lanes) {
+      prior.add(components.logit(i));
+      joint.add(components.logit(i) + components.bins(bytes[r], i).log_probability());
     }
     nll[r] = prior.value() - joint.value();
   }
@@ -100,23 +108,25 @@ void cpu::logistic_mixture_forward(float* nll, const float* params, const int32_
 
 void cpu::logistic_mixture_backward(float* dparams, const float* dnll, const float* params, const int32_t* bytes,
                                     int64_t rows, int64_t k) {
-#pragma omp parallel for schedule(static) if (rows * k > 512)
+#pragma omp parallel for schedule(static) if (rows * k > parallel_from_components)
   for (int64_t r = 0; r < rows; ++r) {
-    const float *logit = params + r * 3 * k, *mean = logit + k, *log_scale = mean + k;
+    const Components components(params, r, k);
     float *dlogit = dparams + r * 3 * k, *dmean = dlogit + k, *dlog_scale = dmean + k;
     LogSumExp prior, joint;
-    for (int64_t i = 0; i < k; ++i) {
-      dlogit[i] = logit[i] + Bin(bytes[r], mean[i], log_scale[i]).log_probability();  // until its turn below
-      prior.add(logit[i]);
-      joint.add(dlogit[i]);
+    for (int64_t i = 0; i < k; i += lanes) {
+      const Lanes x = components.logit(i) + components.bins(bytes[r], i).log_probability();
+      prior.add(components.logit(i));
+      joint.add(x);
+      store(dlogit + i, x, k - i);  // until its turn below
     }
     const float prior_total = prior.value(), joint_total = joint.value();
-    for (int64_t i = 0; i < k; ++i) {
-      const Bin bin(bytes[r], mean[i], log_scale[i]);
-      const float share = std::exp(dlogit[i] - joint_total);
-      dlogit[i] = dnll[r] * (std::exp(logit[i] - prior_total) - share);
-      dmean[i] = dnll[r] * share * bin.dmean();
-      dlog_scale[i] = log_scale[i] < min_log_scale ? 0 : dnll[r] * share * bin.dlog_scale();
+    for (int64_t i = 0; i < k; i += lanes) {
+      const Bins bins = components.bins(bytes[r], i);
+      const Lanes share = exp(load(dlogit + i, k - i) - joint_total);
+      const IntLanes at_minimum = load(components.log_scales + i, k - i) < min_log_scale;
+      store(dlogit + i, dnll[r] * (exp(components.logit(i) - prior_total) - share), k - i);
+      store(dmean + i, dnll[r] * share * bins.dmean(), k - i);
+      store(dlog_scale + i, at_minimum ? Lanes{} : dnll[r] * share * bins.dlog_scale(), k - i);
     }
   }
 }
@@ -125,17 +135,19 @@ void cpu::logistic_mixture_backward(float* dparams, const float* dnll, const flo
 // nearest byte, clamped, is the one whose interval the value is in: this is the distribution above.
 void cpu::logistic_mixture_sample(int32_t* bytes, const float* params, const Key* keys, const int32_t* position,
                                   float temperature, int64_t rows, int64_t k) {
-#pragma omp parallel for schedule(static) if (rows * k > 512)
+#pragma omp parallel for schedule(static) if (rows * k > parallel_from_components)
   for (int64_t r = 0; r < rows; ++r) {
-    const float *logit = params + r * 3 * k, *mean = logit + k, *log_scale = mean + k;
+    const Components components(params, r, k);
     const Key key = position ? keys[r].fold(static_cast<uint64_t>(position[0])) : keys[r];
-    const int64_t chosen = draw_category(logit, k, temperature, key.uniform(0));
-    const float u = key.uniform(1);
-    const float scale = temperature * std::exp(std::max(log_scale[chosen], min_log_scale));
-    const float x = mean[chosen] + scale * std::log(u / (1 - u));
-    bytes[r] = static_cast<int32_t>(std::min(std::max(0.0f, std::round((x + 1) * 127.5f)), 255.0f));  // NaN: 0
+    const int64_t chosen = draw_category(components.logits, k, temperature, key.uniform(0));
+    const float u = key.uniform(1), log_scale = components.log_scales[chosen];
+    const float scale = temperature * exp(splat(log_scale < min_log_scale ? min_log_scale : log_scale))[0];
+    const float x = (components.means[chosen] + scale * log(splat(u / (1 - u)))[0] + 1) * 127.5f;
+    bytes[r] = static_cast<int32_t>((x > 0 ? x < 255 ? x : 255 : 0) + 0.5f);  // NaN: 0
   }
 }
+
+#if RUNNEL_ONCE
 
 namespace {
 
@@ -175,5 +187,7 @@ Indices logistic_mixture_sample(const Tensor& params, const Keys& keys, float te
                                            bytes.size(), k));
   return bytes;
 }
+
+#endif
 
 }  // namespace runnel

@@ -19,7 +19,9 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "ops/cpu/loops.h"
 #include "ops/cpu/parallel.h"
+#include "ops/cpu/scratch.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 
@@ -28,8 +30,7 @@ namespace {
 
 // y = a x + b z; y may be one of them.
 void combine(float* y, float a, const float* x, float b, const float* z, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = a * x[i] + b * z[i];
+  map(y, n, [a, b](Lanes p, Lanes q) RUNNEL_INLINE { return a * p + b * q; }, x, z);
 }
 
 // y = x / |x|; y may be x.
@@ -45,7 +46,7 @@ void make_orthogonal(float* x, int64_t rows, int64_t columns) {
   const auto [a, b, c] = newton_schulz;
   const int64_t n = rows * columns, side = std::min(rows, columns);
   const bool tall = rows > columns;
-  Tensor gram(Shape{side, side}), gram2(Shape{side, side}), product(Shape{n});
+  const Scratch gram(side * side), gram2(side * side), product(n);
   normalise(x, x, n);
   for (int i = 0; i < newton_schulz_steps; ++i) {
     cpu::matmul(gram.data(), x, x, side, side, n / side, tall, !tall);
@@ -61,17 +62,17 @@ void update(const MuonMatrix& matrix, const MuonStep& step) {
   const int64_t n = rows * columns;
   if (n == 0) return;
   const float momentum = static_cast<float>(step.momentum), rest = static_cast<float>(1 - step.momentum);
-  Tensor update(Shape{rows, columns});
-  float* const x = update.data();
+  const Scratch memory(n);
+  float* const x = memory.data();
   normalise(x, gradient, n);
   combine(m, momentum, m, rest, x, n);
   combine(x, momentum, m, rest, x, n);
   make_orthogonal(x, rows, columns);
   const float size = static_cast<float>(step.size * std::sqrt(static_cast<double>(std::max(rows, columns))));
   const float decay = static_cast<float>(step.decay);
-  float* const weight = parameter;  // clang 14 takes no structured binding into an OpenMP region
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) weight[i] -= size * x[i] + decay * weight[i];
+  map(
+      parameter, n, [=](Lanes weight, Lanes change) RUNNEL_INLINE { return weight - (size * change + decay * weight); },
+      parameter, x);
 }
 
 }  // namespace
@@ -84,6 +85,8 @@ void cpu::muon_step(const MuonMatrix* matrices, int64_t count, MuonStep step) {
   for (int64_t i = 0; i < count; ++i) error.guard([&] { update(matrices[i], step); });
   error.rethrow();
 }
+
+#if RUNNEL_ONCE
 
 void muon_step(std::vector<MuonUpdate> updates, const MuonStep& step) {
   if (updates.empty()) return;
@@ -98,5 +101,7 @@ void muon_step(std::vector<MuonUpdate> updates, const MuonStep& step) {
   }
   DISPATCH(device, muon_step(matrices.data(), std::ssize(matrices), step));
 }
+
+#endif
 
 }  // namespace runnel

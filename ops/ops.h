@@ -6,7 +6,6 @@
 // feed-forward width, V vocabulary, C chunk, S key length, K mixture components, N = B H. "..." stands for any axes;
 // rows are their product.
 #pragma once
-#include <memory>
 #include <span>
 
 #include "engine/random.h"
@@ -15,10 +14,6 @@
 #include "ops/types.h"
 
 namespace runnel {
-
-namespace cpu {
-class PackedColumns;
-}
 
 Tensor add(const Tensor& a, const Tensor& b);       // [...] [...] -> [...]
 Tensor scale(const Tensor& x, float s);             // [...] -> [...]
@@ -46,7 +41,8 @@ class PackedLinear {
  private:
   friend std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers, Activation activation);
   Tensor w_, b_;
-  std::shared_ptr<const cpu::PackedColumns> columns_;  // on the CPU
+  Tensor panels_;  // on the CPU: w in that order, in bfloat16 if `rounded_`
+  bool rounded_ = false;
 };
 // Each layer's activation(x w^T + b), all at once: [...,in] -> [...,out] of each.
 std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers,

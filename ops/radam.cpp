@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "ops/cpu/loops.h"
+#include "ops/cpu/scratch.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 
@@ -30,14 +32,18 @@ void update(const RAdamTensor& tensor, double clip, const RAdamStep& step) {
   const float beta1 = static_cast<float>(step.beta1), rest1 = static_cast<float>(1 - step.beta1);
   const float beta2 = static_cast<float>(step.beta2), rest2 = static_cast<float>(1 - step.beta2);
   const float decay = static_cast<float>(step.decay), size = static_cast<float>(step.size);
-#pragma omp parallel for simd schedule(static) if (n >= 1 << 15)
-  for (int64_t i = 0; i < n; ++i) {
-    const float g = scale * gradient[i];
-    m[i] = beta1 * m[i] + rest1 * g;
-    v[i] = beta2 * v[i] + rest2 * g * g;
-    const float direction = adaptive ? m[i] / (std::sqrt(v[i]) + eps) : m[i];
-    parameter[i] = parameter[i] - decay * parameter[i] - size * direction;
-  }
+  constexpr int64_t piece = 1 << 12;
+#pragma omp parallel for schedule(static) if (n >= parallel_from)
+  for (int64_t begin = 0; begin < n; begin += piece)
+    for (int64_t i = begin; i < std::min(n, begin + piece); i += lanes) {
+      const int64_t left = n - i;
+      const Lanes g = scale * load(gradient + i, left), before = load(parameter + i, left);
+      const Lanes first = beta1 * load(m + i, left) + rest1 * g, second = beta2 * load(v + i, left) + rest2 * g * g;
+      const Lanes direction = adaptive ? first / (sqrt(second) + eps) : first;
+      store(m + i, first, left);
+      store(v + i, second, left);
+      store(parameter + i, before - decay * before - size * direction, left);
+    }
 }
 
 }  // namespace
@@ -54,21 +60,26 @@ namespace {
 
 // Blocks of a fixed size, added in their order: the same bytes with any number of threads.
 double sum_of_squares(const float* x, int64_t n) {
-  constexpr int64_t block = 4096, lanes = 16;
-  std::vector<double> partial(static_cast<size_t>((n + block - 1) / block));
-#pragma omp parallel for schedule(static) if (n >= 1 << 15)
-  for (size_t b = 0; b < partial.size(); ++b) {
-    const int64_t begin = static_cast<int64_t>(b) * block, end = std::min(n, begin + block);
-    double sums[lanes] = {};
-    int64_t i = begin;
-    for (; i + lanes <= end; i += lanes)
-      for (int64_t j = 0; j < lanes; ++j) sums[j] += static_cast<double>(x[i + j]) * x[i + j];
-    for (; i < end; ++i) sums[0] += static_cast<double>(x[i]) * x[i];
-    for (const double sum : sums) partial[b] += sum;
+  constexpr int64_t block = 4096;
+  const int64_t blocks = (n + block - 1) / block;
+  const Scratch memory(2 * blocks);
+  double* const partial = reinterpret_cast<double*>(memory.data());
+#pragma omp parallel for schedule(static) if (n >= parallel_from)
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t end = std::min(n, (b + 1) * block);
+    DoubleLanes even{}, odd{};
+    int64_t i = b * block;
+    for (; i + lanes <= end; i += lanes) {
+      const DoubleLanes p = load_double(x + i), q = load_double(x + i + double_lanes);
+      even += p * p;
+      odd += q * q;
+    }
+    partial[b] = lane_sum(even + odd);
+    for (; i < end; ++i) partial[b] += static_cast<double>(x[i]) * x[i];
   }
-  double sum = 0;
-  for (const double part : partial) sum += part;
-  return sum;
+  double total = 0;
+  for (int64_t b = 0; b < blocks; ++b) total += partial[b];
+  return total;
 }
 
 }  // namespace
@@ -82,6 +93,8 @@ void cpu::sums_of_squares(float* squares, const RAdamTensor* tensors, int64_t co
   }
   squares[count] = static_cast<float>(total);
 }
+
+#if RUNNEL_ONCE
 
 Tensor sums_of_squares(const std::vector<Tensor>& gradients) {
   std::vector<RAdamTensor> tensors;  // of which only the gradients are read
@@ -110,5 +123,7 @@ void radam_step(std::vector<RAdamUpdate> updates, const Tensor& squares, int64_t
   }
   DISPATCH(squares.device(), radam_step(tensors.data(), count, squares.data() + first, step));
 }
+
+#endif
 
 }  // namespace runnel

@@ -1,22 +1,23 @@
 // Rows read and written by an index in device memory, for sampling. No gradients.
-#include <algorithm>
-
 #include "engine/check.h"
+#include "ops/cpu/scratch.h"
+#include "ops/cpu/loops.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 
 namespace runnel {
 
 void cpu::gather_rows(float* y, const float* x, const int32_t* rows, int64_t count, int64_t n) {
-#pragma omp parallel for schedule(static) if (count * n >= 1 << 15)
-  for (int64_t i = 0; i < count; ++i) std::copy_n(x + rows[i] * n, n, y + i * n);
+  parallel_rows(count, n, [=](int64_t i) { copy_numbers(y + i * n, x + rows[i] * n, n); });
 }
 
 void cpu::put_row(int32_t* rows, const int32_t* row, const int32_t* index, int64_t n) {
-  std::copy_n(row, n, rows + index[0] * n);
+  std::memcpy(rows + index[0] * n, row, static_cast<size_t>(n) * sizeof(int32_t));
 }
 
 void cpu::advance(int32_t* position) { ++position[0]; }
+
+#if RUNNEL_ONCE
 
 Tensor gather_rows(const Tensor& x, const Indices& rows) {
   const Device device = device_of("gather_rows", x, rows);
@@ -50,5 +51,7 @@ void advance(Indices& position) {
   check(position.size() == 1, "advance: position ", position.shape(), " is not one number");
   DISPATCH(position.device(), advance(position.data()));
 }
+
+#endif
 
 }  // namespace runnel

@@ -1,4 +1,4 @@
-#include "ops/cpu/math.h"
+#include "ops/cpu/dropout.h"
 #include "tests/check.h"
 
 using namespace runnel;

@@ -6,10 +6,9 @@
 //
 // The state S [E,M] is the only memory besides inputs and outputs: backward walks the sequence twice, once from each
 // end, instead of keeping L states. linear_attention computes the same, fused and in chunks; this is its definition.
-#include <algorithm>
-#include <vector>
-
 #include "ops/attention/arguments.h"
+#include "ops/cpu/loops.h"
+#include "ops/cpu/scratch.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 
@@ -18,35 +17,29 @@ namespace {
 
 // S += a b^T
 void add_outer(float* s, const float* a, const float* b, int64_t e, int64_t m) {
-  for (int64_t i = 0; i < e; ++i)
-    for (int64_t j = 0; j < m; ++j) s[i * m + j] += a[i] * b[j];
+  for (int64_t i = 0; i < e; ++i) add_scaled(s + i * m, a[i], b, m);
 }
 
 // y^T = x^T S
 void left_product(float* y, const float* x, const float* s, int64_t e, int64_t m) {
-  std::fill_n(y, m, 0.0f);
-  for (int64_t i = 0; i < e; ++i)
-    for (int64_t j = 0; j < m; ++j) y[j] += x[i] * s[i * m + j];
+  clear(y, m);
+  for (int64_t i = 0; i < e; ++i) add_scaled(y, x[i], s + i * m, m);
 }
 
 // y = S x
 void right_product(float* y, const float* s, const float* x, int64_t e, int64_t m) {
-  for (int64_t i = 0; i < e; ++i) {
-    float total = 0;
-#pragma omp simd reduction(+ : total)
-    for (int64_t j = 0; j < m; ++j) total += s[i * m + j] * x[j];
-    y[i] = total;
-  }
+  for (int64_t i = 0; i < e; ++i) y[i] = dot(s + i * m, x, m);
 }
 
 }  // namespace
 
 void cpu::causal_product_forward(float* y, const float* q, const float* k, const float* v, AttentionSizes sizes) {
   const int64_t length = sizes.length, heads = sizes.heads, e = sizes.e, m = sizes.m;
-  std::vector<float> states(static_cast<size_t>(sizes.sequences() * e * m), 0);
+  const ThreadScratch states(e * m);
 #pragma omp parallel for schedule(static)
   for (int64_t n = 0; n < sizes.sequences(); ++n) {
-    float* const s = states.data() + n * e * m;
+    float* const s = states.own();
+    clear(s, e * m);
     for (int64_t i = 0; i < length; ++i) {
       const int64_t at = (n / heads * length + i) * heads + n % heads;
       add_outer(s, k + at * e, v + at * m, e, m);
@@ -58,17 +51,18 @@ void cpu::causal_product_forward(float* y, const float* q, const float* k, const
 void cpu::causal_product_backward(float* dq, float* dk, float* dv, const float* dy, const float* q, const float* k,
                                   const float* v, AttentionSizes sizes) {
   const int64_t length = sizes.length, heads = sizes.heads, e = sizes.e, m = sizes.m;
-  std::vector<float> states(static_cast<size_t>(sizes.sequences() * e * m), 0);
+  const ThreadScratch states(e * m);
 #pragma omp parallel for schedule(static)
   for (int64_t n = 0; n < sizes.sequences(); ++n) {
-    float* const s = states.data() + n * e * m;
+    float* const s = states.own();
+    clear(s, e * m);
     for (int64_t i = 0; i < length; ++i) {
       const int64_t at = (n / heads * length + i) * heads + n % heads;
       add_outer(s, k + at * e, v + at * m, e, m);
       right_product(dq + at * e, s, dy + at * m, e, m);  // eq. 13
     }
     float* const r = s;
-    std::fill_n(r, e * m, 0.0f);
+    clear(r, e * m);
     for (int64_t i = length - 1; i >= 0; --i) {
       const int64_t at = (n / heads * length + i) * heads + n % heads;
       add_outer(r, q + at * e, dy + at * m, e, m);
@@ -77,6 +71,8 @@ void cpu::causal_product_backward(float* dq, float* dk, float* dv, const float* 
     }
   }
 }
+
+#if RUNNEL_ONCE
 
 Tensor causal_product(const Tensor& q, const Tensor& k, const Tensor& v) {
   const AttentionSizes sizes = check_attention("causal_product", q, k, v, {});
@@ -89,5 +85,7 @@ Tensor causal_product(const Tensor& q, const Tensor& k, const Tensor& v) {
     return {dq, dk, dv};
   });
 }
+
+#endif
 
 }  // namespace runnel

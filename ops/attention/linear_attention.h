@@ -1,11 +1,10 @@
 // What the CPU kernels of linear attention share: feature maps, the matrices that a thread works in, and the scan over
 // chunks.
 //
-// A sequence is scanned chunk by chunk. Inside a chunk attention is the masked product of its definition, (q k^T) v;
-// what lies before (or, backwards, behind) it acts through the state. So nearly all arithmetic is in small matrix
-// products whose operands stay in the core's cache, and the extra memory is a few states per thread, whatever L is.
+// A sequence is scanned chunk by chunk. Features, and what else positions need by themselves, are found for a chunk at a
+// time and stay in the core's cache, as does the state; so the extra memory is a few states per thread, whatever L is.
 //
-// Threads share the B H sequences; if there are too few of them, also segments of L. Then a first pass sums up each
+// Threads share the B H sequences; if there are fewer than eight of them, also segments of L. Then a first pass sums up each
 // segment's contribution to the state, and a scan over the segments turns them into the states at their beginnings.
 //
 // Padding keys load as zero features, and their values as zeros, so they add nothing, whatever stands there. Maps are
@@ -14,30 +13,29 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <vector>
 
-#include "ops/cpu/math.h"
+#include "ops/cpu/loops.h"
 #include "ops/cpu/sequences.h"
 #include "ops/kernels.h"
 
-namespace runnel::cpu {
+namespace runnel {
+namespace {
 
-constexpr int64_t linear_chunk = tile;  // C. 32 and 64 are slower, since more of each chunk is masked away
+constexpr int64_t linear_chunk = tile;  // C
 
-// The feature maps: phi(x), and phi'(x) from phi(x), which is 0 where that is. Objects, so that loops over them are
-// compiled with them; always_inline, because g++ 12 leaves a call in these loops on processors that it does not know.
+// The feature maps: phi(x), and phi'(x) from phi(x), which is 0 where that is.
 struct EluPlusOne {
-  [[gnu::always_inline]] float operator()(float x) const { return x > 0 ? x + 1 : fast_exp(x); }
-  static float slope(float feature) { return feature < 1 ? feature : 1; }
+  RUNNEL_INLINE Lanes operator()(Lanes x) const { return x > 0 ? x + 1 : exp(x); }
+  RUNNEL_INLINE static Lanes slope(Lanes feature) { return min(feature, splat(1)); }
 };
 struct Relu {
   static constexpr float least = 1e-3f;
-  [[gnu::always_inline]] float operator()(float x) const { return (x < 0 ? 0 : x) + least; }
-  static float slope(float feature) { return feature > least ? 1 : 0; }
+  RUNNEL_INLINE Lanes operator()(Lanes x) const { return (x < 0 ? Lanes{} : x) + least; }
+  RUNNEL_INLINE static Lanes slope(Lanes feature) { return feature > least ? splat(1) : Lanes{}; }
 };
 struct Identity {
-  [[gnu::always_inline]] float operator()(float x) const { return x; }
-  static float slope(float feature) { return feature > 0 ? 1 : 0; }
+  RUNNEL_INLINE Lanes operator()(Lanes x) const { return x; }
+  RUNNEL_INLINE static Lanes slope(Lanes feature) { return feature > 0 ? splat(1) : Lanes{}; }
 };
 
 // f(the map)
@@ -56,33 +54,15 @@ void with_map(FeatureMap map, F f) {
 // The matrices of a chunk, which one thread works in.
 struct LinearChunk {
   int64_t e, m;  // padded
-  Scratch scratch;
-  Matrix q = scratch.matrix(linear_chunk, e), k = scratch.matrix(linear_chunk, e), v = scratch.matrix(linear_chunk, m);
-  Matrix g = scratch.matrix(linear_chunk, m), qt = scratch.matrix(e, linear_chunk);
-  Matrix gt = scratch.matrix(m, linear_chunk);
-  Matrix p = scratch.matrix(linear_chunk, linear_chunk);                             // p[j,i] = q_i . k_j for j <= i
-  Matrix w = scratch.matrix(linear_chunk, linear_chunk);                             // w[j,i] = g_i . v_j for j <= i
-  Matrix z = scratch.matrix(linear_chunk, e);                                        // Z_i
-  Matrix y = scratch.matrix(linear_chunk, m), dx = scratch.matrix(linear_chunk, e);  // results
-  Matrix rt = scratch.matrix(m, e);                                                  // R^T
-  Matrix n = scratch.matrix(1, linear_chunk), d = scratch.matrix(1, linear_chunk);
+  Carver memory;
+  Matrix q = memory.matrix(linear_chunk, e), k = memory.matrix(linear_chunk, e), v = memory.matrix(linear_chunk, m);
+  Matrix g = memory.matrix(linear_chunk, m), z = memory.matrix(linear_chunk, e);   // Z_i
+  Matrix y = memory.matrix(linear_chunk, m), dx = memory.matrix(linear_chunk, e);  // results
+  Matrix n = memory.matrix(1, linear_chunk), d = memory.matrix(1, linear_chunk);
 
-  static int64_t vectors(const AttentionSizes& s) {
-    const int64_t e = padded(s.e), m = padded(s.m);
-    return (linear_chunk * (5 * e + 4 * m + 2 * linear_chunk + 2) + e * m) / lanes;
-  }
-  LinearChunk(const AttentionSizes& s, Scratch memory) : e(padded(s.e)), m(padded(s.m)), scratch(memory) {}
+  static int64_t floats(const AttentionSizes& s) { return linear_chunk * (4 * padded(s.e) + 3 * padded(s.m) + 2); }
+  LinearChunk(const AttentionSizes& s, float* own) : e(padded(s.e)), m(padded(s.m)), memory(own) {}
 };
-
-// z += sum_r x[r,:],  z += sum_r weight[r] x[r,:]
-inline void add_rows(const Matrix& z, const Matrix& x) {
-  for (int64_t r = 0; r < x.rows; ++r)
-    for (int64_t c = 0; c < x.columns / lanes; ++c) z.data[c] += x.lanes_of(r)[c];
-}
-inline void add_rows(const Matrix& z, const float* weight, const Matrix& x) {
-  for (int64_t r = 0; r < x.rows; ++r)
-    for (int64_t c = 0; c < x.columns / lanes; ++c) z.data[c] += weight[r] * x.lanes_of(r)[c];
-}
 
 // One sequence, of which keys [0, keys) are not padding.
 template <class Phi>
@@ -104,6 +84,7 @@ struct LinearInputs {
 // What has been scanned so far: from the left S [E,M] (in the backward pass S^T) and Z [E], from the right R and T.
 struct ScanState {
   Matrix s, z;
+  Matrix transposed;  // of s, for scans that need both
 };
 
 template <class Phi>
@@ -111,6 +92,16 @@ void load_keys(LinearChunk& c, const LinearInputs<Phi>& in, int64_t first, int64
   const int64_t seen = std::clamp<int64_t>(in.keys - first, 0, count);
   load(c.k, in.k, first, seen, in.phi);
   load(c.v, in.v, first, seen);
+}
+
+// z += sum_r x[r,:],  z += sum_r weight[r] x[r,:]
+inline void add_rows(const Matrix& z, const Matrix& x) {
+  for (int64_t r = 0; r < x.rows; ++r)
+    for (int64_t c = 0; c < x.columns / lanes; ++c) z.data[c] += x.lanes_of(r)[c];
+}
+inline void add_rows(const Matrix& z, const float* weight, const Matrix& x) {
+  for (int64_t r = 0; r < x.rows; ++r)
+    for (int64_t c = 0; c < x.columns / lanes; ++c) z.data[c] += weight[r] * x.lanes_of(r)[c];
 }
 
 // S += k v^T or, transposed, S^T += v k^T;  Z += k
@@ -123,14 +114,12 @@ void add_keys(LinearChunk& c, const ScanState& state, const LinearInputs<Phi>& i
 }
 
 // y_i = numerator_i / n_i
-inline void store_quotient(SequenceRows<float> to, LinearChunk& c, int64_t first, int64_t count) {
+inline void store_quotient(SequenceRows<float> to, const LinearChunk& c, int64_t first, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const float inverse = 1 / (c.n.row(0)[i] + normaliser_eps);
-    const float* from = c.y.row(i);
-    float* row = to(first + i);
+    float* const row = to(first + i);
     for (int64_t j = 0; j < to.width; j += lanes) __builtin_prefetch(row + to.next + j, 1);
-#pragma omp simd
-    for (int64_t j = 0; j < to.width; ++j) row[j] = from[j] * inverse;
+    map(row, to.width, [inverse](Lanes y) RUNNEL_INLINE { return y * inverse; }, c.y.row(i));
   }
 }
 
@@ -138,35 +127,33 @@ inline void store_quotient(SequenceRows<float> to, LinearChunk& c, int64_t first
 template <class Phi>
 void store_gradient(Phi, SequenceRows<float> to, const Matrix& x, const Matrix& f, int64_t first, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
-    const float *dx = x.row(i), *feature = f.row(i);
-    float* row = to(first + i);
+    float* const row = to(first + i);
     for (int64_t j = 0; j < to.width; j += lanes) __builtin_prefetch(row + to.next + j, 1);
-#pragma omp simd
-    for (int64_t j = 0; j < to.width; ++j) row[j] = dx[j] * Phi::slope(feature[j]);
+    map(row, to.width, [](Lanes dx, Lanes feature) RUNNEL_INLINE { return dx * Phi::slope(feature); }, x.row(i), f.row(i));
   }
 }
 
 // A scan over all sequences. A thread takes a group of heads of one batch entry and goes through all of them chunk by
-// chunk, since their numbers lie side by side in memory. If there are too few sequences to occupy the threads evenly,
-// each is cut into one segment per thread. Every segment has a state of its own, [rows,columns] and [E].
+// chunk, since their numbers lie side by side in memory. Fewer than eight sequences are cut into segments, each of which has
+// a state of its own, [rows,columns] and [E].
 class ChunkScan {
  public:
   enum class From { left, right };
 
   ChunkScan(const ThreadScratch& scratch, const AttentionSizes& sizes, int64_t length, From from, int64_t rows,
-            int64_t columns)
+            int64_t columns, bool with_transposed = false)
       : scratch_(scratch),
         sizes_(sizes),
         length_(length),
         from_(from),
         rows_(padded(rows)),
         columns_(padded(columns)),
-        e_(padded(sizes.e)) {
-    const int64_t threads = omp_get_max_threads(), n = sizes.sequences();
-    if (sizes.batch % threads != 0) groups_ = std::min(sizes.heads, threads);
-    if (n % threads != 0 && n < 8 * threads)
-      segments_ = std::clamp<int64_t>((length + linear_chunk - 1) / linear_chunk, 1, threads);
-    states_ = Tensor::full(Shape{n * segments_ * vectors(), lanes}, 0);
+        e_(padded(sizes.e)),
+        copies_(with_transposed ? 2 : 1),
+        groups_(sizes.batch % omp_get_max_threads() == 0 ? 1 : std::min<int64_t>(sizes.heads, omp_get_max_threads())),
+        segments_(segments(sizes.sequences(), length)),
+        states_(sizes.sequences() * segments_ * floats()) {
+    clear(states_.data(), sizes.sequences() * segments_ * floats());
   }
 
   // Gives every segment the sum of what the segments scanned before it add to the state. add(chunk, state, n, first,
@@ -176,13 +163,14 @@ class ChunkScan {
     if (segments_ == 1) return;
     each_chunk(add);
     for (int64_t n = 0; n < sizes_.sequences(); ++n) {
-      std::vector<Lanes> total(static_cast<size_t>(vectors()));
+      const Scratch total(floats());
+      clear(total.data(), floats());
       for (int64_t i = 0; i < segments_; ++i) {
-        Lanes* own = state(n, from_ == From::right ? segments_ - 1 - i : i).s.data;
-        for (Lanes& before : total) {
-          const Lanes after = before + *own;
-          *own++ = before;
-          before = after;
+        float* const own = state(n, from_ == From::right ? segments_ - 1 - i : i).s.row(0);
+        for (int64_t j = 0; j < floats(); j += lanes) {
+          const Lanes before = load(total.data() + j);
+          store(total.data() + j, before + load(own + j));
+          store(own + j, before);
         }
       }
     }
@@ -194,7 +182,7 @@ class ChunkScan {
     each_chunk(add);
     for (int64_t n = 0; n < sizes_.sequences(); ++n)
       for (int64_t segment = 1; segment < segments_; ++segment)
-        for (int64_t i = 0; i < vectors(); ++i) total(n).s.data[i] += state(n, segment).s.data[i];
+        accumulate(total(n).s.row(0), state(n, segment).s.row(0), floats());
   }
   ScanState total(int64_t n) { return state(n, 0); }
 
@@ -212,13 +200,20 @@ class ChunkScan {
       }
   }
 
+  // Makes the second copy of all states what the first is, transposed.
+  void copy_transposed() {
+    for (int64_t n = 0; n < sizes_.sequences(); ++n)
+      for (int64_t segment = 0; segment < segments_; ++segment)
+        transpose(state(n, segment).transposed, state(n, segment).s);
+  }
+
   // The state after the last chunk; null: not wanted.
   void copy_final(float* s, float* z) {
     if (!s) return;
     for (int64_t n = 0; n < sizes_.sequences(); ++n) {
       const ScanState from = state(n, from_ == From::right ? 0 : segments_ - 1);
-      std::copy_n(from.z.row(0), sizes_.e, z + n * sizes_.e);
-      for (int64_t i = 0; i < sizes_.e; ++i) std::copy_n(from.s.row(i), sizes_.m, s + (n * sizes_.e + i) * sizes_.m);
+      copy_numbers(z + n * sizes_.e, from.z.row(0), sizes_.e);
+      for (int64_t i = 0; i < sizes_.e; ++i) copy_numbers(s + (n * sizes_.e + i) * sizes_.m, from.s.row(i), sizes_.m);
     }
   }
 
@@ -249,18 +244,26 @@ class ChunkScan {
   }
 
  private:
-  int64_t vectors() const { return (rows_ * columns_ + e_) / lanes; }
+  // Of each sequence, so that there are eight to share. Not by the number of threads, which would change the sums.
+  static int64_t segments(int64_t sequences, int64_t length) {
+    const int64_t wanted = sequences == 0 ? 1 : (7 + sequences) / sequences;
+    return std::clamp<int64_t>((length + linear_chunk - 1) / linear_chunk, 1, wanted);
+  }
+  int64_t floats() const { return copies_ * rows_ * columns_ + e_; }
   ScanState state(int64_t n, int64_t segment) {
-    Lanes* at = reinterpret_cast<Lanes*>(states_.data()) + (n * segments_ + segment) * vectors();
-    return {{at, rows_, columns_}, {at + rows_ * columns_ / lanes, 1, e_}};
+    Carver memory(states_.data() + (n * segments_ + segment) * floats());
+    ScanState state{memory.matrix(rows_, columns_), memory.matrix(1, e_), {}};
+    if (copies_ == 2) state.transposed = memory.matrix(columns_, rows_);
+    return state;
   }
 
   const ThreadScratch& scratch_;
   AttentionSizes sizes_;
   int64_t length_;
   From from_;
-  int64_t rows_, columns_, e_, groups_ = 1, segments_ = 1;
-  Tensor states_;
+  int64_t rows_, columns_, e_, copies_, groups_, segments_;
+  Scratch states_;
 };
 
-}  // namespace runnel::cpu
+}  // namespace
+}  // namespace runnel

@@ -6,13 +6,10 @@
 namespace runnel {
 namespace {
 
-using namespace cpu;
-
-// n_i = q_i^T Z; leaves q^T.
+// n_i = q_i^T Z
 void dot_with_keys(LinearChunk& c, const Matrix& z) {
-  transpose(c.qt, c.q);
-  c.n.clear();
-  add_rows(c.n, z.row(0), c.qt);
+  for (int64_t i = 0; i < linear_chunk; ++i) copy_numbers(c.z.row(i), z.row(0), c.e);
+  dot_rows(c.n.row(0), c.q, c.z);
 }
 
 // y_i = q_i^T S / n_i
@@ -53,10 +50,9 @@ void full_backward_keys(LinearChunk& c, const ScanState& queries, SequenceRows<f
                         const LinearInputs<Phi>& in, int64_t first, int64_t count) {
   load_keys(c, in, first, count);
   multiply(c.y, c.k, queries.s, Store::set);
-  for (int64_t i = 0; i < count; ++i) std::copy_n(c.y.row(i), dv.width, dv(first + i));
-  for (int64_t i = 0; i < linear_chunk; ++i) std::copy_n(queries.z.data, c.e / lanes, c.dx.lanes_of(i));
-  transpose(c.rt, queries.s);
-  multiply(c.dx, c.v, c.rt, Store::add);
+  for (int64_t i = 0; i < count; ++i) copy_numbers(dv(first + i), c.y.row(i), dv.width);
+  for (int64_t i = 0; i < linear_chunk; ++i) copy_numbers(c.dx.row(i), queries.z.row(0), c.e);
+  multiply(c.dx, c.v, queries.transposed, Store::add);
   store_gradient(in.phi, dk, c.dx, c.k, first, count);
 }
 
@@ -66,7 +62,7 @@ void cpu::full_linear_attention_forward(float* y, const float* q, const float* k
                                         const int32_t* lengths, AttentionSizes s, FeatureMap map) {
   with_map(map, [&](auto phi) {
     const auto inputs = [&](int64_t n) { return LinearInputs(phi, q, k, v, lengths, s, n); };
-    const ThreadScratch scratch(LinearChunk::vectors(s));
+    const ThreadScratch scratch(LinearChunk::floats(s));
     ChunkScan over_keys(scratch, s, s.key_length, ChunkScan::From::left, s.e, s.m);
     over_keys.sum_all([&](LinearChunk& c, const ScanState& state, int64_t n, int64_t first, int64_t count) {
       add_keys(c, state, inputs(n), first, count, false);
@@ -90,16 +86,17 @@ void cpu::full_linear_attention_backward(float* dq, float* dk, float* dv, const 
     const auto of_key = [&](auto* x, int64_t n, int64_t width) {
       return rows_of_sequence(x, n, s.key_length, s.heads, width, linear_chunk);
     };
-    const ThreadScratch scratch(LinearChunk::vectors(s));
+    const ThreadScratch scratch(LinearChunk::floats(s));
     ChunkScan over_keys(scratch, s, s.key_length, ChunkScan::From::left, s.m, s.e);
     over_keys.sum_all([&](LinearChunk& c, const ScanState& state, int64_t n, int64_t first, int64_t count) {
       add_keys(c, state, inputs(n), first, count, true);
     });
-    ChunkScan over_queries(scratch, s, s.length, ChunkScan::From::left, s.e, s.m);
+    ChunkScan over_queries(scratch, s, s.length, ChunkScan::From::left, s.e, s.m, true);
     over_queries.sum_all([&](LinearChunk& c, const ScanState& state, int64_t n, int64_t first, int64_t count) {
       full_backward_queries(c, over_keys.total(n), state, of_query(dq, n, s.e), inputs(n), of_query(dy, n, s.m),
                             of_query(y, n, s.m), first, count);
     });
+    over_queries.copy_transposed();
     ChunkScan over_keys_again(scratch, s, s.key_length, ChunkScan::From::left, 0, 0);
     over_keys_again.each_chunk([&](LinearChunk& c, const ScanState&, int64_t n, int64_t first, int64_t count) {
       full_backward_keys(c, over_queries.total(n), of_key(dk, n, s.e), of_key(dv, n, s.m), inputs(n), first, count);

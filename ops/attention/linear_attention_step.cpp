@@ -1,38 +1,26 @@
 // One position of causal linear attention on the CPU (eq. 18-20), for decoding. Reading and writing the state is nearly
 // all the work.
-#include <omp.h>
-
-#include <cstring>
-#include <vector>
-
 #include "ops/attention/linear_attention.h"
 
 namespace runnel {
 namespace {
-
-using namespace cpu;
 
 // Columns of S += k v^T and of y = q^T S / normaliser, for `width` vectors of columns, whose sums stay in registers.
 // Rows of S are m apart.
 template <int width>
 void advance_columns(float* y, float* s, const float* q, const float* k, const float* v, int64_t e, int64_t m,
                      float inverse) {
-  const auto load_lanes = [](const float* from) {
-    Lanes x;
-    std::memcpy(&x, from, sizeof x);
-    return x;
-  };
   Lanes sums[width] = {}, values[width];
-  for (int w = 0; w < width; ++w) values[w] = load_lanes(v + w * lanes);
+  for (int w = 0; w < width; ++w) values[w] = load(v + w * lanes);
   for (int64_t i = 0; i < e; ++i)
     for (int w = 0; w < width; ++w) {
-      const Lanes next = load_lanes(s + i * m + w * lanes) + k[i] * values[w];
+      const Lanes next = load(s + i * m + w * lanes) + k[i] * values[w];
       sums[w] += q[i] * next;
-      std::memcpy(s + i * m + w * lanes, &next, sizeof next);
+      store(s + i * m + w * lanes, next);
     }
   for (int w = 0; w < width; ++w) {
     sums[w] *= inverse;
-    std::memcpy(y + w * lanes, &sums[w], sizeof sums[w]);
+    store(y + w * lanes, sums[w]);
   }
 }
 
@@ -53,24 +41,19 @@ void advance_state(float* y, float* s, const float* q, const float* k, const flo
 }  // namespace
 
 void cpu::linear_attention_step(float* y, float* s, float* z, const float* q, const float* k, const float* v,
-                                AttentionSizes sizes, FeatureMap map) {
+                                AttentionSizes sizes, FeatureMap feature_map) {
   const int64_t e = sizes.e, m = sizes.m;
   const int threads = sizes.sequences() * e * m >= 1 << 16 ? omp_get_max_threads() : 1;
-  std::vector<float> features(static_cast<size_t>(threads * 2 * padded(e)));
-  with_map(map, [&](auto phi) {
+  const ThreadScratch features(2 * padded(e));
+  with_map(feature_map, [&](auto phi) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t n = 0; n < sizes.sequences(); ++n) {
-      float *const qs = features.data() + omp_get_thread_num() * 2 * padded(e), *const ks = qs + padded(e);
-      float normaliser = normaliser_eps;
-      // Not vectorised by a pragma: advance_state reads the features one by one, and waits for vector stores (2x
-      // slower).
-      for (int64_t i = 0; i < e; ++i) {
-        qs[i] = phi(q[n * e + i]);
-        ks[i] = phi(k[n * e + i]);
-        z[n * e + i] += ks[i];
-        normaliser += qs[i] * z[n * e + i];
-      }
-      advance_state(y + n * m, s + n * e * m, qs, ks, v + n * m, e, m, 1 / normaliser);
+      float *const qs = features.own(), *const ks = qs + padded(e);
+      map(qs, e, phi, q + n * e);
+      map(ks, e, phi, k + n * e);
+      accumulate(z + n * e, ks, e);
+      const float normaliser = map_sum(e, [](Lanes p, Lanes r) RUNNEL_INLINE { return p * r; }, qs, z + n * e);
+      advance_state(y + n * m, s + n * e * m, qs, ks, v + n * m, e, m, 1 / (normaliser + normaliser_eps));
     }
   });
 }

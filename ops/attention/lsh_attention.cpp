@@ -24,17 +24,11 @@
 //
 // Threads share sequences times chunks, round by round, so that each query has one owner. Backward takes first the even
 // and then the odd chunks: two of a kind have no key in common, so each key has one owner, too.
-#include <omp.h>
-
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <vector>
 
 #include "engine/check.h"
 #include "ops/attention/arguments.h"
 #include "ops/attention/online_softmax.h"
-#include "ops/cpu/math.h"
 #include "ops/cpu/sequences.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
@@ -42,9 +36,7 @@
 namespace runnel {
 namespace {
 
-using namespace cpu;
-
-constexpr int64_t most = most_queries;  // columns, and positions of a chunk
+constexpr int64_t most = 256;           // columns, and positions of a chunk
 constexpr int64_t most_buckets = 4096;  // CUDA counts them in shared memory
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
@@ -81,21 +73,21 @@ struct Chunk {
 // The matrices of a chunk, which one thread works in.
 struct LshBlock {
   int64_t e, m, queries, keys;  // padded
-  Scratch scratch;
-  Matrix q = scratch.matrix(queries, e), qt = scratch.matrix(e, queries), k = scratch.matrix(keys, e);
-  Matrix v = scratch.matrix(keys, m), g = scratch.matrix(queries, m), gt = scratch.matrix(m, queries);
-  Matrix p = scratch.matrix(keys, queries), w = scratch.matrix(keys, queries);
-  Matrix y = scratch.matrix(queries, m), dq = scratch.matrix(queries, e), dk = scratch.matrix(keys, e);
-  Matrix dv = scratch.matrix(keys, m);
+  Carver memory;
+  Matrix q = memory.matrix(queries, e), qt = memory.matrix(e, queries), k = memory.matrix(keys, e);
+  Matrix v = memory.matrix(keys, m), g = memory.matrix(queries, m), gt = memory.matrix(m, queries);
+  Matrix p = memory.matrix(keys, queries), w = memory.matrix(keys, queries);
+  Matrix y = memory.matrix(queries, m), dq = memory.matrix(queries, e), dk = memory.matrix(keys, e);
+  Matrix dv = memory.matrix(keys, m);
   alignas(64) float largest[most], total[most], factor[most], l[most], d[most];  // of each query
   alignas(64) int32_t begin[most], end[most], place[most];
 
-  static int64_t vectors(const AttentionSizes& s, const Lsh& lsh) {
+  static int64_t floats(const AttentionSizes& s, const Lsh& lsh) {
     const int64_t e = padded(s.e), m = padded(s.m), queries = padded(lsh.chunk), keys = padded(2 * lsh.chunk);
-    return (queries * (3 * e + 3 * m) + keys * (2 * e + 2 * m + 2 * queries)) / lanes;
+    return queries * (3 * e + 3 * m) + keys * (2 * e + 2 * m + 2 * queries);
   }
-  LshBlock(const AttentionSizes& s, const Lsh& lsh, Scratch memory)
-      : e(padded(s.e)), m(padded(s.m)), queries(padded(lsh.chunk)), keys(padded(2 * lsh.chunk)), scratch(memory) {}
+  LshBlock(const AttentionSizes& s, const Lsh& lsh, float* own)
+      : e(padded(s.e)), m(padded(s.m)), queries(padded(lsh.chunk)), keys(padded(2 * lsh.chunk)), memory(own) {}
   RunningSoftmax softmax() { return {largest, total, factor, queries}; }
 
   // What is made of keys ends with the last one, but for padding.
@@ -119,10 +111,8 @@ void gather(const Matrix& to, const SequenceRows<const float>& from, const int32
             Factor factor) {
   if (count < to.rows || from.width < to.columns) to.clear();
   for (int64_t r = 0; r < count; ++r) {
-    const float *const x = from(positions[r]), by = factor(positions[r]);
-    float* const row = to.row(r);
-#pragma omp simd
-    for (int64_t i = 0; i < from.width; ++i) row[i] = by * x[i];
+    const float by = factor(positions[r]);
+    map(to.row(r), from.width, [by](Lanes x) RUNNEL_INLINE { return by * x; }, from(positions[r]));
   }
 }
 
@@ -134,12 +124,12 @@ void find_scores(LshBlock& b, const Chunk& c, const SequenceRows<const float>& q
   multiply(b.p_of(c), b.k_of(c), b.qt, Store::set);
   b.load_places(c);
   for (int64_t j = 0; j < c.key_count; ++j) {
-    float* const p = b.p.row(j);
     const int32_t key = c.first_key + static_cast<int32_t>(j);
-#pragma omp simd
-    for (int64_t i = 0; i < b.queries; ++i) {
-      const bool seen = (b.begin[i] <= key) & (key < b.end[i]) & (key != b.place[i]);
-      p[i] = seen ? p[i] : hidden_score;
+    for (int64_t i = 0; i < b.queries / lanes; ++i) {
+      const auto of = [i](const int32_t* x) { return reinterpret_cast<const IntLanes*>(x)[i]; };
+      const IntLanes seen = (of(b.begin) <= key) & (of(b.end) > key) & (of(b.place) != key);
+      Lanes& p = b.p.lanes_of(j)[i];
+      p = seen ? p : splat(hidden_score);
     }
   }
 }
@@ -163,14 +153,11 @@ void forward_chunk(LshBlock& b, const Chunk& c, const Found& found, const Sequen
   advance_softmax(b.softmax(), b.p, c.key_count);
   multiply_transposed(b.y, b.p_of(c), b.v_of(c), Store::set);
   for (int64_t i = 0; i < c.count; ++i) {
-    const float* const from = b.y.row(i);
     float *const to = found.y(c.queries[i]), factor = b.factor[i];
-    if (first_round) {
-      std::copy_n(from, v.width, to);
-    } else {
-#pragma omp simd
-      for (int64_t column = 0; column < v.width; ++column) to[column] = to[column] * factor + from[column];
-    }
+    if (first_round)
+      copy_numbers(to, b.y.row(i), v.width);
+    else
+      map(to, v.width, [factor](Lanes y, Lanes x) RUNNEL_INLINE { return y * factor + x; }, to, b.y.row(i));
     found.largest[c.queries[i]] = b.largest[i];
     found.total[c.queries[i]] = b.total[i];
   }
@@ -198,11 +185,10 @@ void backward_chunk(LshBlock& b, const Chunk& c, const LshSequence& x, float sca
     b.d[i] = i < c.count ? x.d[c.queries[i]] : 0;
   }
   for (int64_t j = 0; j < c.key_count; ++j) {
-    float *const weights = p.row(j), *const slopes = w.row(j);
-#pragma omp simd
-    for (int64_t i = 0; i < b.queries; ++i) {
-      weights[i] = fast_exp(weights[i] - b.l[i]);
-      slopes[i] = weights[i] * (slopes[i] - b.d[i]);
+    for (int64_t i = 0; i < b.queries / lanes; ++i) {
+      Lanes &weight = p.lanes_of(j)[i], &slope = w.lanes_of(j)[i];
+      weight = exp(weight - load(b.l + i * lanes));
+      slope = weight * (slope - load(b.d + i * lanes));
     }
   }
   multiply(dv, p, b.g, Store::set);
@@ -210,52 +196,37 @@ void backward_chunk(LshBlock& b, const Chunk& c, const LshSequence& x, float sca
   multiply_transposed(b.dq, w, k, Store::set);
 
   for (int64_t i = 0; i < c.count; ++i) {
-    const float* const from = b.dq.row(i);
-    float* const to = x.dq(c.queries[i]);
-#pragma omp simd
-    for (int64_t column = 0; column < x.q.width; ++column) to[column] += scale * from[column];
+    add_scaled(x.dq(c.queries[i]), scale, b.dq.row(i), x.q.width);
   }
   for (int64_t j = 0; j < c.key_count; ++j) {
-    const float *const from_k = dk.row(j), *const key = k.row(j), *const from_v = dv.row(j);
     const float inverse = x.inverse[c.keys[j]];
-    float *const to_q = x.dq(c.keys[j]), *const to_v = x.dv(c.keys[j]);
-    float along = 0;  // dk_j . k_j: a change of length changes nothing
-#pragma omp simd reduction(+ : along)
-    for (int64_t column = 0; column < x.q.width; ++column) along += from_k[column] * key[column];
-#pragma omp simd
-    for (int64_t column = 0; column < x.q.width; ++column)
-      to_q[column] += inverse * (from_k[column] - along * key[column]);
-#pragma omp simd
-    for (int64_t column = 0; column < x.v.width; ++column) to_v[column] += from_v[column];
+    const float along = dot(dk.row(j), k.row(j), x.q.width);  // dk_j . k_j: a change of length changes nothing
+    float* const to = x.dq(c.keys[j]);
+    map(
+        to, x.q.width,
+        [=](Lanes sum, Lanes from, Lanes key) RUNNEL_INLINE { return sum + inverse * (from - along * key); }, to,
+        dk.row(j), k.row(j));
+    accumulate(x.dv(c.keys[j]), dv.row(j), x.v.width);
   }
-}
-
-float dot(const float* a, const float* b, int64_t n) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t c = 0; c < n; ++c) sum += a[c] * b[c];
-  return sum;
 }
 
 // 1 / |q_j|, or 0 where there is hardly a length to divide by: such a key is zero. [B,H,L]
-std::vector<float> inverse_norms(const float* q, const AttentionSizes& s) {
-  std::vector<float> inverse(static_cast<size_t>(position_count(s)));
+void find_inverse_norms(float* inverse, const float* q, const AttentionSizes& s) {
 #pragma omp parallel for schedule(static)
   for (int64_t i = 0; i < position_count(s); ++i) {
     const float* const row = rows_of(s, q, i / s.length, s.e)(i % s.length);
-    const float norm = std::sqrt(dot(row, row, s.e));
-    inverse[static_cast<size_t>(i)] = norm < 1e-6f ? 0 : 1 / norm;
+    const float norm = sqrt(splat(dot(row, row, s.e)))[0];
+    inverse[i] = norm < 1e-6f ? 0 : 1 / norm;
   }
-  return inverse;
 }
 
 }  // namespace
 
 void cpu::lsh_attention_forward(float* y, float* l, const float* q, const float* v, LshPlaces places,
                                 const int32_t* lengths, AttentionSizes s, Lsh lsh) {
-  const std::vector<float> inverse = inverse_norms(q, s);
-  std::vector<float> total(static_cast<size_t>(position_count(s)));
-  const ThreadScratch scratch(LshBlock::vectors(s, lsh));
+  const Scratch inverse(position_count(s)), total(position_count(s));
+  find_inverse_norms(inverse.data(), q, s);
+  const ThreadScratch scratch(LshBlock::floats(s, lsh));
 #pragma omp parallel
   {
     LshBlock b(s, lsh, scratch.own());
@@ -272,23 +243,25 @@ void cpu::lsh_attention_forward(float* y, float* l, const float* q, const float*
       const int64_t n = i / s.length, position = i % s.length;
       float* const to = rows_of(s, y, n, s.m)(position);
       if (position >= seen_keys(lengths, s, n)) {
-        std::fill_n(to, s.m, 0.0f);
+        clear(to, s.m);
         l[i] = infinity;
         continue;
       }
-      const float sum = total[static_cast<size_t>(i)], by = 1 / sum;
-      const float* const own = rows_of(s, v, n, s.m)(position);
-      for (int64_t c = 0; c < s.m; ++c) to[c] = sum == 0 ? own[c] : by * to[c];
-      l[i] = sum == 0 ? infinity : l[i] + std::log(sum);
+      const float sum = total.data()[i], by = 1 / sum;
+      if (sum == 0)
+        copy_numbers(to, rows_of(s, v, n, s.m)(position), s.m);
+      else
+        map(to, s.m, [by](Lanes x) RUNNEL_INLINE { return by * x; }, to);
+      l[i] = sum == 0 ? infinity : l[i] + log(splat(sum))[0];
     }
   }
 }
 
 void cpu::lsh_attention_backward(float* dq, float* dv, const float* dy, const float* y, const float* l, const float* q,
                                  const float* v, LshPlaces places, const int32_t* lengths, AttentionSizes s, Lsh lsh) {
-  const std::vector<float> inverse = inverse_norms(q, s);
-  std::vector<float> d(static_cast<size_t>(position_count(s)));
-  const ThreadScratch scratch(LshBlock::vectors(s, lsh));
+  const Scratch inverse(position_count(s)), d(position_count(s));
+  find_inverse_norms(inverse.data(), q, s);
+  const ThreadScratch scratch(LshBlock::floats(s, lsh));
 #pragma omp parallel
   {
     LshBlock b(s, lsh, scratch.own());
@@ -296,11 +269,14 @@ void cpu::lsh_attention_backward(float* dq, float* dv, const float* dy, const fl
     for (int64_t i = 0; i < position_count(s); ++i) {
       const int64_t n = i / s.length, position = i % s.length;
       const float* const g = rows_of(s, dy, n, s.m)(position);
-      d[static_cast<size_t>(i)] = dot(g, rows_of(s, y, n, s.m)(position), s.m);
-      std::fill_n(rows_of(s, dq, n, s.e)(position), s.e, 0.0f);
+      d.data()[i] = dot(g, rows_of(s, y, n, s.m)(position), s.m);
+      clear(rows_of(s, dq, n, s.e)(position), s.e);
       const bool sees_itself = l[i] == infinity && position < seen_keys(lengths, s, n);
       float* const to = rows_of(s, dv, n, s.m)(position);
-      for (int64_t c = 0; c < s.m; ++c) to[c] = sees_itself ? g[c] : 0;
+      if (sees_itself)
+        copy_numbers(to, g, s.m);
+      else
+        clear(to, s.m);
     }
     for (int64_t round = 0; round < lsh.rounds; ++round)
       for (int64_t parity = 0; parity < 2; ++parity) {
@@ -316,6 +292,8 @@ void cpu::lsh_attention_backward(float* dq, float* dv, const float* dy, const fl
       }
   }
 }
+
+#if RUNNEL_ONCE
 
 Tensor lsh_attention(const Tensor& q, const Tensor& v, const AttentionMask& mask, const Lsh& lsh, Key rotations) {
   const AttentionSizes s = check_attention("lsh_attention", q, q, v, mask);
@@ -348,5 +326,7 @@ Tensor lsh_attention(const Tensor& q, const Tensor& v, const AttentionMask& mask
     return {dq, dv};
   });
 }
+
+#endif
 
 }  // namespace runnel

@@ -1,49 +1,43 @@
 // How lsh attention sorts positions into buckets, on the CPU: see lsh_attention.cpp.
-#include <omp.h>
-
 #include <algorithm>
-#include <vector>
 
+#include "engine/random.h"
 #include "ops/cpu/sequences.h"
 #include "ops/kernels.h"
 
 namespace runnel {
 namespace {
 
-using namespace cpu;
-
 constexpr int64_t hash_block = 4 * tile;  // positions
 
 struct HashBlock {
   Matrix q, qt, rotation, projections;
-  static int64_t vectors(int64_t e, int64_t half) {
-    return (2 * hash_block * padded(e) + padded(e) * padded(half) + padded(half) * hash_block) / lanes;
+  static int64_t floats(int64_t e, int64_t half) {
+    return 2 * hash_block * padded(e) + padded(e) * padded(half) + padded(half) * hash_block;
   }
-  HashBlock(int64_t e, int64_t half, Scratch scratch)
-      : q(scratch.matrix(hash_block, padded(e))),
-        qt(scratch.matrix(padded(e), hash_block)),
-        rotation(scratch.matrix(padded(e), padded(half))),
-        projections(scratch.matrix(padded(half), hash_block)) {}
+  HashBlock(int64_t e, int64_t half, Carver memory)
+      : q(memory.matrix(hash_block, padded(e))),
+        qt(memory.matrix(padded(e), hash_block)),
+        rotation(memory.matrix(padded(e), padded(half))),
+        projections(memory.matrix(padded(half), hash_block)) {}
 };
 
 // Projections have columns of the rotation as rows, positions as columns.
 void choose_buckets(int32_t* to, int64_t count, const Matrix& projections, int64_t half) {
-  float high[hash_block], low[hash_block];
-  int32_t highest[hash_block] = {}, lowest[hash_block] = {};
-  std::copy_n(projections.row(0), hash_block, high);
-  std::copy_n(projections.row(0), hash_block, low);
-  for (int64_t c = 1; c < half; ++c) {
-    const float* const x = projections.row(c);
-    const auto column = static_cast<int32_t>(c);
-#pragma omp simd
-    for (int64_t i = 0; i < hash_block; ++i) {
-      highest[i] = x[i] > high[i] ? column : highest[i];
-      high[i] = x[i] > high[i] ? x[i] : high[i];
-      lowest[i] = x[i] < low[i] ? column : lowest[i];
-      low[i] = x[i] < low[i] ? x[i] : low[i];
+  for (int64_t first = 0; first < count; first += lanes) {
+    Lanes high = load(projections.row(0) + first), low = high;
+    IntLanes highest{}, lowest{};
+    for (int64_t c = 1; c < half; ++c) {
+      const Lanes x = load(projections.row(c) + first);
+      const IntLanes column = static_cast<int32_t>(c) - IntLanes{};
+      highest = x > high ? column : highest;
+      high = max(x, high);
+      lowest = x < low ? column : lowest;
+      low = min(x, low);
     }
+    const IntLanes bucket = high >= -low ? highest : lowest + static_cast<int32_t>(half);
+    for (int64_t i = 0; i < std::min(lanes, count - first); ++i) to[first + i] = bucket[i];
   }
-  for (int64_t i = 0; i < count; ++i) to[i] = high[i] >= -low[i] ? highest[i] : static_cast<int32_t>(half) + lowest[i];
 }
 
 }  // namespace
@@ -56,10 +50,10 @@ void cpu::lsh_rotations(float* rotations, Key key, int64_t n) {
 // Threads share rounds, sequences and blocks of positions.
 void cpu::lsh_hash(int32_t* buckets, const float* q, const float* rotations, AttentionSizes s, Lsh lsh) {
   const int64_t half = lsh.buckets / 2;
-  const ThreadScratch scratch(HashBlock::vectors(s.e, half));
+  const ThreadScratch scratch(HashBlock::floats(s.e, half));
 #pragma omp parallel
   {
-    const HashBlock b(s.e, half, scratch.own());
+    const HashBlock b(s.e, half, Carver(scratch.own()));
 #pragma omp for collapse(3) schedule(static)
     for (int64_t round = 0; round < lsh.rounds; ++round)
       for (int64_t n = 0; n < s.sequences(); ++n)
@@ -77,11 +71,11 @@ void cpu::lsh_hash(int32_t* buckets, const float* q, const float* rotations, Att
 // Threads share rounds and sequences.
 void cpu::lsh_sort(int32_t* order, int32_t* begin, int32_t* end, const int32_t* buckets, const int32_t* lengths,
                    AttentionSizes s, Lsh lsh) {
-  std::vector<int64_t> ends_of_threads(static_cast<size_t>(omp_get_max_threads() * lsh.buckets));
+  const ThreadScratch ends_of_buckets(lsh.buckets);
 #pragma omp parallel for schedule(static)
   for (int64_t n = 0; n < lsh.rounds * s.sequences(); ++n) {
     const int64_t at = n * s.length, length = seen_keys(lengths, s, n % s.sequences());
-    int64_t* const ends = ends_of_threads.data() + omp_get_thread_num() * lsh.buckets;
+    int32_t* const ends = reinterpret_cast<int32_t*>(ends_of_buckets.own());
     std::fill_n(ends, lsh.buckets, 0);
     for (int64_t i = 0; i < length; ++i) ++ends[buckets[at + i]];
     int64_t place = 0;
@@ -92,7 +86,7 @@ void cpu::lsh_sort(int32_t* order, int32_t* begin, int32_t* end, const int32_t* 
         begin[at + place] = static_cast<int32_t>(std::max(bucket_begin, chunk - lsh.chunk));
         end[at + place] = static_cast<int32_t>(s.causal ? place : std::min(stop, chunk + lsh.chunk));
       }
-      ends[bucket] = bucket_begin;  // from here on, where its next position goes
+      ends[bucket] = static_cast<int32_t>(bucket_begin);  // from here on, where its next position goes
     }
     for (int64_t i = 0; i < length; ++i) order[at + ends[buckets[at + i]]++] = static_cast<int32_t>(i);
     for (int64_t i = length; i < s.length; ++i) {  // padding

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "engine/check.h"
-#include "ops/cpu/math.h"
+#include "ops/cpu/loops.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 
@@ -25,33 +25,26 @@ void cpu::positive_random_features_forward(float* y, const float* p, const float
                                            int64_t e) {
   const float scale = 1 / std::sqrt(std::sqrt(static_cast<float>(e)));
   const float factor = 1 / std::sqrt(static_cast<float>(features));
-#pragma omp parallel for schedule(static) if (rows * features >= 1 << 15)
-  for (int64_t r = 0; r < rows; ++r) {
-    float squares = 0;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t i = 0; i < e; ++i) squares += x[r * e + i] * x[r * e + i];
-    const float shift = 0.5f * scale * scale * squares;
-#pragma omp simd
-    for (int64_t c = 0; c < features; ++c) y[r * features + c] = factor * fast_exp(scale * p[r * features + c] - shift);
-  }
+  parallel_rows(rows, features, [=](int64_t r) {
+    const float shift = 0.5f * scale * scale * map_sum(e, [](Lanes v) RUNNEL_INLINE { return v * v; }, x + r * e);
+    map(
+        y + r * features, features, [=](Lanes v) RUNNEL_INLINE { return factor * exp(scale * v - shift); },
+        p + r * features);
+  });
 }
 
 void cpu::positive_random_features_backward(float* dp, float* dx, const float* dy, const float* y, const float* x,
                                             int64_t rows, int64_t features, int64_t e) {
   const float scale = 1 / std::sqrt(std::sqrt(static_cast<float>(e)));
-#pragma omp parallel for schedule(static) if (rows * features >= 1 << 15)
-  for (int64_t r = 0; r < rows; ++r) {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t c = 0; c < features; ++c) {
-      const float slope = dy[r * features + c] * y[r * features + c];
-      dp[r * features + c] = scale * slope;
-      sum += slope;
-    }
-#pragma omp simd
-    for (int64_t i = 0; i < e; ++i) dx[r * e + i] = -scale * scale * sum * x[r * e + i];
-  }
+  parallel_rows(rows, features, [=](int64_t r) {
+    const float *const g = dy + r * features, *const feature = y + r * features;
+    const float total = map_sum(features, [](Lanes p, Lanes q) RUNNEL_INLINE { return p * q; }, g, feature);
+    map(dp + r * features, features, [=](Lanes p, Lanes q) RUNNEL_INLINE { return scale * (p * q); }, g, feature);
+    map(dx + r * e, e, [=](Lanes v) RUNNEL_INLINE { return -scale * scale * total * v; }, x + r * e);
+  });
 }
+
+#if RUNNEL_ONCE
 
 Tensor positive_random_features(const Tensor& x, const Tensor& projection) {
   const Shape shape = x.shape();
@@ -104,5 +97,7 @@ Tensor random_projection(int64_t features, int64_t e, Key key, Device device) {
   }
   return Tensor(Shape{features, e}, projection, device);
 }
+
+#endif
 
 }  // namespace runnel

@@ -16,26 +16,19 @@
 // the backward pass,
 //
 //   y_i = sum_j f_ij p_ij v_j,   dv_j = sum_i f_ij p_ij dy_i,   s_ij = p_ij (f_ij dy_i . v_j - d_i)
-#include <omp.h>
-
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
-#include <vector>
 
 #include "engine/check.h"
 #include "ops/attention/arguments.h"
 #include "ops/attention/online_softmax.h"
-#include "ops/cpu/math.h"
+#include "ops/checks.h"
+#include "ops/cpu/dropout.h"
 #include "ops/cpu/sequences.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 
 namespace runnel {
 namespace {
-
-using namespace cpu;
 
 constexpr int64_t block = 2 * tile;  // queries, and keys
 
@@ -56,21 +49,21 @@ int64_t key_end(const AttentionSizes& s, const int32_t* lengths, int64_t n, int6
 // The matrices of a block of queries and a block of keys, which one thread works in.
 struct SoftmaxBlock {
   int64_t e, m;  // padded
-  Scratch scratch;
-  Matrix q = scratch.matrix(block, e), qt = scratch.matrix(e, block), k = scratch.matrix(block, e);
-  Matrix v = scratch.matrix(block, m), g = scratch.matrix(block, m), gt = scratch.matrix(m, block);
-  Matrix p = scratch.matrix(block, block), w = scratch.matrix(block, block);
-  Matrix y = scratch.matrix(block, m), dq = scratch.matrix(block, e), dk = scratch.matrix(block, e);
-  Matrix dv = scratch.matrix(block, m);
-  Matrix largest = scratch.matrix(1, block), total = scratch.matrix(1, block), factor = scratch.matrix(1, block);
-  Matrix f = scratch.matrix(block, block), ft = scratch.matrix(block, block);  // what dropout multiplies p with
+  Carver memory;
+  Matrix q = memory.matrix(block, e), qt = memory.matrix(e, block), k = memory.matrix(block, e);
+  Matrix v = memory.matrix(block, m), g = memory.matrix(block, m), gt = memory.matrix(m, block);
+  Matrix p = memory.matrix(block, block), w = memory.matrix(block, block);
+  Matrix y = memory.matrix(block, m), dq = memory.matrix(block, e), dk = memory.matrix(block, e);
+  Matrix dv = memory.matrix(block, m);
+  Matrix largest = memory.matrix(1, block), total = memory.matrix(1, block), factor = memory.matrix(1, block);
+  Matrix f = memory.matrix(block, block), ft = memory.matrix(block, block);  // what dropout multiplies p with
   Matrix d;  // d_i of each query of a sequence, in the backward pass
 
-  static int64_t vectors(const AttentionSizes& s, int64_t queries = 0) {
-    return (block * (5 * padded(s.e) + 5 * padded(s.m) + 4 * block + 3) + padded(queries)) / lanes;
+  static int64_t floats(const AttentionSizes& s, int64_t queries = 0) {
+    return block * (5 * padded(s.e) + 5 * padded(s.m) + 4 * block + 3) + padded(queries);
   }
-  SoftmaxBlock(const AttentionSizes& s, Scratch memory, int64_t queries = 0)
-      : e(padded(s.e)), m(padded(s.m)), scratch(memory), d(scratch.matrix(1, padded(queries))) {}
+  SoftmaxBlock(const AttentionSizes& s, float* own, int64_t queries = 0)
+      : e(padded(s.e)), m(padded(s.m)), memory(own), d(memory.matrix(1, padded(queries))) {}
   RunningSoftmax softmax() const { return {largest.row(0), total.row(0), factor.row(0), block}; }
 };
 
@@ -80,34 +73,20 @@ void hide(const Matrix& p, int64_t key, int64_t end, int64_t first, bool causal)
   for (int64_t j = 0; j < block; ++j) {
     float* const row = p.row(j);
     const int64_t seen_from = key + j >= end ? block : causal ? std::clamp<int64_t>(key + j - first, 0, block) : 0;
-    std::fill_n(row, seen_from, hidden_score);
+    set_all(row, hidden_score, seen_from);
   }
 }
 
 // What dropout multiplies a block of weights with -> f, where rows are keys and columns queries. Numbers of the weights
 // begin with `first`, and are `row` apart from query to query.
-[[gnu::noinline]] void draw_dropout(Matrix f, Matrix transposed, int64_t first, int64_t row, Dropout dropout) {
+void draw_dropout(Matrix f, Matrix transposed, int64_t first, int64_t row, Dropout dropout) {
   constexpr int64_t each = block / 8, count = block * each;  // Philox blocks of a query, and of all
-  const auto words_of_key = dropout.key.words();
   uint64_t index[count];
   for (int64_t i = 0; i < count; ++i) index[i] = static_cast<uint64_t>((first + i / each * row) / 8 + i % each);
-  uint32_t words[4 * count];
-  for (int64_t i = 0; i < count; ++i) {
-    const Philox p =
-        philox({static_cast<uint32_t>(index[i]), static_cast<uint32_t>(index[i] >> 32), 0, 0}, words_of_key);
-    words[4 * i] = p[0];
-    words[4 * i + 1] = p[1];
-    words[4 * i + 2] = p[2];
-    words[4 * i + 3] = p[3];
-  }
-  static_assert(std::endian::native == std::endian::little);
   uint16_t numbers[block * block];
-  std::memcpy(numbers, words, sizeof words);
-  const auto threshold = static_cast<uint32_t>(std::lround(dropout.p * 0x1p16f));
-  const float kept = 1 / (1 - dropout.p);
-  float* const ft = transposed.row(0);
-#pragma omp simd
-  for (int64_t i = 0; i < block * block; ++i) ft[i] = numbers[i] >= threshold ? kept : 0;
+  draw_numbers(numbers, index, count, dropout.key);
+  const DropoutFactors factors(dropout.p);
+  for (int64_t i = 0; i < block * block; i += lanes) store(transposed.row(0) + i, factors(numbers + i));
   transpose(f, transposed);
 }
 
@@ -128,13 +107,13 @@ struct SoftmaxSequence {
 void backward_block(SoftmaxBlock& b, const AttentionSizes& s, const SoftmaxSequence& x, const Dropout& dropout,
                     float scale, int64_t key, int64_t first) {
   const int64_t count = std::min(block, s.length - first);
-  load(b.q, x.q, first, count, [scale](float number) { return scale * number; });
+  load(b.q, x.q, first, count, [scale](Lanes number) RUNNEL_INLINE { return scale * number; });
   load(b.g, x.dy, first, count);
   transpose(b.qt, b.q);
   transpose(b.gt, b.g);
   float l[block] = {}, d[block] = {};
-  std::copy_n(x.l + first, count, l);
-  std::copy_n(b.d.row(0) + first, count, d);
+  copy_numbers(l, x.l + first, count);
+  copy_numbers(d, b.d.row(0) + first, count);
 
   multiply(b.p, b.k, b.qt, Store::set);
   hide(b.p, key, x.key_end, first, s.causal);
@@ -143,23 +122,19 @@ void backward_block(SoftmaxBlock& b, const AttentionSizes& s, const SoftmaxSeque
     draw_dropout(b.f, b.ft, first_weight(s, x.n, first) + key, first_weight(s, 0, 1), dropout);
     multiply_by(b.w, b.f);
   }
-  for (int64_t j = 0; j < block; ++j) {
-    float *const p = b.p.row(j), *const w = b.w.row(j);
-#pragma omp simd
-    for (int64_t i = 0; i < block; ++i) {
-      p[i] = fast_exp(p[i] - l[i]);
-      w[i] = p[i] * (w[i] - d[i]);
+  for (int64_t j = 0; j < block; ++j)
+    for (int64_t c = 0; c < block / lanes; ++c) {
+      Lanes &p = b.p.lanes_of(j)[c], &w = b.w.lanes_of(j)[c];
+      p = exp(p - load(l + c * lanes));
+      w = p * (w - load(d + c * lanes));
     }
-  }
   if (dropout.p > 0) multiply_by(b.p, b.f);
   multiply(b.dv, b.p, b.g, Store::add);
   multiply(b.dk, b.w, b.q, Store::add);
   multiply_transposed(b.dq, b.w, b.k, Store::set);
   for (int64_t i = 0; i < count; ++i) {
-    const float* const from = b.dq.row(i);
     float* const to = x.dq(first + i);
-#pragma omp simd
-    for (int64_t c = 0; c < s.e; ++c) to[c] += scale * from[c];
+    map(to, s.e, [scale](Lanes sum, Lanes dq) RUNNEL_INLINE { return sum + scale * dq; }, to, b.dq.row(i));
   }
 }
 
@@ -169,7 +144,7 @@ void backward_block(SoftmaxBlock& b, const AttentionSizes& s, const SoftmaxSeque
 void cpu::softmax_attention_forward(float* y, float* l, const float* q, const float* k, const float* v,
                                     const int32_t* lengths, AttentionSizes s, Dropout dropout) {
   const float scale = score_scale(s);
-  const ThreadScratch scratch(SoftmaxBlock::vectors(s));
+  const ThreadScratch scratch(SoftmaxBlock::floats(s));
 #pragma omp parallel
   {
     SoftmaxBlock b(s, scratch.own());
@@ -179,11 +154,11 @@ void cpu::softmax_attention_forward(float* y, float* l, const float* q, const fl
         const int64_t first = (s.length - 1) / block * block - from;  // those with most keys first
         const int64_t count = std::min(block, s.length - first);
         const int64_t end = key_end(s, lengths, n, first + count);
-        load(b.q, of_queries(s, q, n, s.e), first, count, [scale](float x) { return scale * x; });
+        load(b.q, of_queries(s, q, n, s.e), first, count, [scale](Lanes x) RUNNEL_INLINE { return scale * x; });
         transpose(b.qt, b.q);
         b.y.clear();
         b.total.clear();
-        std::fill_n(b.largest.row(0), block, hidden_score);
+        set_all(b.largest.row(0), hidden_score, block);
         for (int64_t key = 0; key < end; key += block) {
           load(b.k, of_keys(s, k, n, s.e), key, std::min(block, end - key));
           load(b.v, of_keys(s, v, n, s.m), key, std::min(block, end - key));
@@ -201,8 +176,8 @@ void cpu::softmax_attention_forward(float* y, float* l, const float* q, const fl
         for (int64_t i = 0; i < count; ++i) {
           const float total = b.total.row(0)[i], inverse = total > 0 ? 1 / total : 0;
           float* const to = of_queries(s, y, n, s.m)(first + i);
-          for (int64_t c = 0; c < s.m; ++c) to[c] = b.y.row(i)[c] * inverse;
-          l[n * s.length + first + i] = b.largest.row(0)[i] + std::log(total);
+          map(to, s.m, [inverse](Lanes sum) RUNNEL_INLINE { return sum * inverse; }, b.y.row(i));
+          l[n * s.length + first + i] = b.largest.row(0)[i] + log(splat(total))[0];
         }
       }
   }
@@ -212,7 +187,7 @@ void cpu::softmax_attention_forward(float* y, float* l, const float* q, const fl
 void cpu::softmax_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* l,
                                      const float* q, const float* k, const float* v, const int32_t* lengths,
                                      AttentionSizes s, Dropout dropout) {
-  const ThreadScratch scratch(SoftmaxBlock::vectors(s, s.length));
+  const ThreadScratch scratch(SoftmaxBlock::floats(s, s.length));
 #pragma omp parallel
   {
     SoftmaxBlock b(s, scratch.own(), s.length);
@@ -229,12 +204,8 @@ void cpu::softmax_attention_backward(float* dq, float* dk, float* dv, const floa
       const auto y_n = of_queries(s, y, n, s.m);
       const auto dk_n = of_keys(s, dk, n, s.e), dv_n = of_keys(s, dv, n, s.m);
       for (int64_t i = 0; i < s.length; ++i) {
-        const float *const g = x.dy(i), *const out = y_n(i);
-        float sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t c = 0; c < s.m; ++c) sum += g[c] * out[c];
-        b.d.row(0)[i] = sum;
-        std::fill_n(x.dq(i), s.e, 0.0f);
+        b.d.row(0)[i] = dot(x.dy(i), y_n(i), s.m);
+        clear(x.dq(i), s.e);
       }
       for (int64_t key = 0; key < s.key_length; key += block) {
         const int64_t count = std::min(block, s.key_length - key);
@@ -248,8 +219,8 @@ void cpu::softmax_attention_backward(float* dq, float* dk, float* dv, const floa
             backward_block(b, s, x, dropout, score_scale(s), key, first);
         }
         for (int64_t j = 0; j < count; ++j) {
-          std::copy_n(b.dk.row(j), s.e, dk_n(key + j));
-          std::copy_n(b.dv.row(j), s.m, dv_n(key + j));
+          copy_numbers(dk_n(key + j), b.dk.row(j), s.e);
+          copy_numbers(dv_n(key + j), b.dv.row(j), s.m);
         }
       }
     }
@@ -263,33 +234,32 @@ void cpu::softmax_attention_step(float* y, float* k_cache, float* v_cache, const
   const float scale = score_scale(s);
   const int64_t last = position[0], count = last + 1;
   const int threads = s.sequences() * count * (e + m) >= 1 << 16 ? omp_get_max_threads() : 1;
-  std::vector<float> weights(static_cast<size_t>(threads * padded(count)));
+  const ThreadScratch weights(count);
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (int64_t n = 0; n < s.sequences(); ++n) {
-    float* const p = weights.data() + omp_get_thread_num() * padded(count);
-    float *const keys = k_cache + n * e * capacity, *const values = v_cache + n * capacity * m, *out = y + n * m;
-    std::fill_n(p, count, 0.0f);
+    float *const p = weights.own(), *const out = y + n * m;
+    float *const keys = k_cache + n * e * capacity, *const values = v_cache + n * capacity * m;
+    clear(p, count);
     for (int64_t c = 0; c < e; ++c) {
-      float* const column = keys + c * capacity;
       const float factor = scale * q[n * e + c];
-      column[last] = k[n * e + c];
-#pragma omp simd
-      for (int64_t j = 0; j < count; ++j) p[j] += factor * column[j];
+      keys[c * capacity + last] = k[n * e + c];
+      add_scaled(p, factor, keys + c * capacity, count);
     }
-    std::copy_n(v + n * m, m, values + last * m);
-    float largest = hidden_score, total = 0;
-#pragma omp simd reduction(max : largest)
-    for (int64_t j = 0; j < count; ++j) largest = std::max(largest, p[j]);
-#pragma omp simd reduction(+ : total)
-    for (int64_t j = 0; j < count; ++j) total += p[j] = fast_exp(p[j] - largest);
-    std::fill_n(out, m, 0.0f);
-    for (int64_t j = 0; j < count; ++j) {
-      const float weight = p[j] / total;
-#pragma omp simd
-      for (int64_t c = 0; c < m; ++c) out[c] += weight * values[j * m + c];
+    copy_numbers(values + last * m, v + n * m, m);
+    const float highest = map_max(count, p);
+    Lanes sums{};
+    for (int64_t j = 0; j < count; j += lanes) {
+      const Lanes weight = exp(load(p + j, count - j, splat(minus_infinity)) - highest);
+      sums += weight;
+      store(p + j, weight, count - j);
     }
+    const float inverse = 1 / lane_sum(sums);
+    clear(out, m);
+    for (int64_t j = 0; j < count; ++j) add_scaled(out, p[j] * inverse, values + j * m, m);
   }
 }
+
+#if RUNNEL_ONCE
 
 Tensor softmax_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask,
                          Dropout dropout) {
@@ -328,5 +298,7 @@ Tensor softmax_attention_step(const Tensor& q, const Tensor& k, const Tensor& v,
                                               position.data(), s));
   return y;
 }
+
+#endif
 
 }  // namespace runnel

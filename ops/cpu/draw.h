@@ -1,34 +1,33 @@
-// Shared by the samplers: a draw from a categorical distribution, and the checks of their arguments.
+// Shared by the samplers: a draw from a categorical distribution.
 #pragma once
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-
-#include "engine/check.h"
-#include "engine/tensor.h"
+#include "ops/cpu/loops.h"
 
 namespace runnel {
+namespace {
 
-// One of n categories from softmax(logits / temperature), by inverting its cumulative sum at u, in (0, 1).
+// One of n categories from softmax(logits / temperature), by inverting its cumulative sum at u, in (0, 1). Weights are
+// added one by one, as on CUDA, so that both draw the same.
 inline int64_t draw_category(const float* logits, int64_t n, float temperature, float u) {
-  const float largest = *std::max_element(logits, logits + n);
-  const auto weight = [&](int64_t i) { return std::exp((logits[i] - largest) / temperature); };
-  float total = 0;
-  for (int64_t i = 0; i < n; ++i) total += weight(i);
-  int64_t chosen = 0;
-  for (float sum = weight(0); sum < u * total && chosen < n - 1; sum += weight(chosen)) ++chosen;
-  return chosen;
+  const float highest = map_max(n, logits);
+  // Adds the weights until the sum reaches `end`, or the last. Returns how many were added before, and the sum.
+  struct Sum {
+    int64_t count;
+    float total;
+  };
+  const auto add_until = [=](float end) -> Sum {
+    float total = 0;
+    for (int64_t i = 0; i < n; i += lanes) {
+      const Lanes weights = exp((load(logits + i, n - i) - highest) / temperature);
+      for (int64_t j = 0; j < lanes && i + j < n; ++j) {
+        total += weights[j];
+        if (total >= end) return {i + j, total};
+      }
+    }
+    return {n - 1, total};
+  };
+  const float total = add_until(std::numeric_limits<float>::infinity()).total;
+  return add_until(u * total).count;
 }
 
-// Throws unless there is one key for each row of what is drawn from, `name` in messages. Returns their device.
-inline Device check_draw(const char* op, const char* name, const Tensor& from, const Keys& keys, float temperature,
-                         const Indices& position) {
-  const Device device = device_of(op, from, keys, position);
-  check(keys.size() * from.shape()[-1] == from.size(), op, ": ", keys.size(), " keys do not match ", name, " ",
-        from.shape());
-  check(!position || position.size() == 1, op, ": position ", position.shape(), " is not one number");
-  check(temperature > 0, op, ": the temperature ", temperature, " is not positive");
-  return device;
-}
-
+}  // namespace
 }  // namespace runnel

@@ -2,12 +2,7 @@
 // so each thread keeps the plans that it has made.
 #include "ops/cpu/gemm.h"
 
-#if defined(__AVX512BF16__)
-#include <immintrin.h>
-#endif
-
-#include <bit>
-#include <cstring>
+#include <cstdlib>
 #include <dnnl.hpp>
 #include <map>
 #include <tuple>
@@ -15,15 +10,39 @@
 
 #include "engine/check.h"
 #include "engine/numerics.h"
+#include "ops/kernels.h"
 
-namespace runnel::cpu {
+namespace runnel::onednn {
 namespace {
 
 using dnnl::memory;
 using dnnl::primitive_attr;
 
+// Within the instruction set that RUNNEL_INSTRUCTION_SET may have named.
+void restrict_instructions() {
+#if defined(__x86_64__)
+  if (!std::getenv("RUNNEL_INSTRUCTION_SET")) return;
+  switch (instruction_set()) {
+    case InstructionSet::baseline:
+      dnnl_set_max_cpu_isa(dnnl_cpu_isa_sse41);
+      break;
+    case InstructionSet::avx2:
+      dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2);
+      break;
+    case InstructionSet::avx512:
+      dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core);
+      break;
+    case InstructionSet::avx512_bf16:
+      break;
+  }
+#endif
+}
+
 const dnnl::engine& engine() {
-  static const dnnl::engine the_engine(dnnl::engine::kind::cpu, 0);
+  static const dnnl::engine the_engine = [] {
+    restrict_instructions();
+    return dnnl::engine(dnnl::engine::kind::cpu, 0);
+  }();
   return the_engine;
 }
 
@@ -81,34 +100,18 @@ class Product {
 
 void gemm(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
           bool transpose_b) {
+  engine();  // which restricts dnnl_sgemm, too
   const dnnl_status_t status = dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1, a,
                                           transpose_a ? m : k, b, transpose_b ? k : n, 0, c, n);
   check(status == dnnl_success, "matrix product of ", m, " x ", k, " and ", k, " x ", n, ": oneDNN failed with status ",
         int{status});
 }
 
-void round_to_bf16(void* to, const float* from, int64_t n) {
-  char* const bytes = static_cast<char*>(to);
-  int64_t i = 0;
-#if defined(__AVX512BF16__)
-  for (; i + 16 <= n; i += 16) {
-    const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(from + i));
-    std::memcpy(bytes + 2 * i, &rounded, sizeof rounded);
-  }
-#endif
-  // The upper half of the bits, rounded. An infinity stays one, NaN stays NaN.
-  for (; i < n; ++i) {
-    const uint32_t bits = std::bit_cast<uint32_t>(from[i]), rounded = bits + 0x7fff + (bits >> 16 & 1);
-    const uint16_t upper = static_cast<uint16_t>(((bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : rounded) >> 16);
-    std::memcpy(bytes + 2 * i, &upper, sizeof upper);
-  }
-}
-
 Operand::Operand(const float* rows, int64_t n) : data_(const_cast<float*>(rows)) {
   if (precision() != Precision::bf16) return;
   rounded_ = std::make_unique<Storage>(static_cast<size_t>(n) * sizeof(uint16_t), Device::cpu);
   data_ = rounded_->data();
-  round_to_bf16(data_, rows, n);
+  CPU_DISPATCH(round_to_bf16(static_cast<uint16_t*>(data_), rows, n));
 }
 
 struct PackedMatrix::Layout {
@@ -180,4 +183,4 @@ void transposed_product(float* c, const Operand& a, const Operand& b, int64_t ro
   product->second.run(c, a.data(), b.data());
 }
 
-}  // namespace runnel::cpu
+}  // namespace runnel::onednn

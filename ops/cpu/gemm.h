@@ -5,7 +5,7 @@
 
 #include "engine/tensor.h"
 
-namespace runnel::cpu {
+namespace runnel::onednn {
 
 // c[m,n] = op(a) op(b), row-major, in float32, on all threads.
 void gemm(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
@@ -13,9 +13,6 @@ void gemm(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_
 
 // The products of linear layers. Each runs on the calling thread alone: threads share the rows, and each keeps its own
 // in its cache. Operands are rounded to the precision of set_precision, float32 or bfloat16; sums are float32.
-
-// To the nearest bfloat16, ties to even. Writes 2 n bytes, which may be read as any type afterwards.
-void round_to_bf16(void* to, const float* from, int64_t n);
 
 // Rows of numbers as operands of products; refers to `rows` where nothing is to be rounded.
 class Operand {
@@ -46,4 +43,4 @@ class PackedMatrix {
 // c[m,n] = a[rows,m]^T b[rows,n]; or, if told to add, c +=.
 void transposed_product(float* c, const Operand& a, const Operand& b, int64_t rows, int64_t m, int64_t n, bool add);
 
-}  // namespace runnel::cpu
+}  // namespace runnel::onednn

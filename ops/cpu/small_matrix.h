@@ -1,21 +1,12 @@
 // Small matrices that live in a core's cache, and their products: the arithmetic of the attentions. Row-major,
 // contiguous, rows and columns padded with zeros to multiples of 16, whatever the processor's vectors are.
 #pragma once
-#include <algorithm>
-#include <cstdint>
 #include <utility>
 
-namespace runnel::cpu {
+#include "ops/cpu/vector.h"
 
-// A vector is what one register holds: g++ keeps longer ones in memory, which costs a factor of three.
-#if defined(__AVX512F__)
-constexpr int64_t lanes = 16, registers = 32;
-#elif defined(__AVX__)
-constexpr int64_t lanes = 8, registers = 16;
-#else
-constexpr int64_t lanes = 4, registers = 16;
-#endif
-using Lanes = float __attribute__((vector_size(lanes * sizeof(float))));
+namespace runnel {
+namespace {
 
 constexpr int64_t tile = 16;
 inline int64_t padded(int64_t n) { return (n + tile - 1) / tile * tile; }
@@ -26,7 +17,7 @@ struct Matrix {
   float* row(int64_t r) const { return reinterpret_cast<float*>(data) + r * columns; }
   Lanes* lanes_of(int64_t r) const { return data + r * (columns / lanes); }
   int64_t vectors() const { return rows * columns / lanes; }
-  void clear() const { std::fill_n(data, vectors(), Lanes{}); }
+  void clear() const { std::memset(static_cast<void*>(data), 0, static_cast<size_t>(rows * columns) * sizeof(float)); }
 };
 
 // Which t of sum_t a(r,t) b[t,:] are not known to be zero: all, those up to r, or those from r.
@@ -37,7 +28,7 @@ enum class Store { set, add };
 // a(r,t) is a[r,t], or a[t,r] if transposed.
 constexpr int block_rows = registers / 4;
 template <int width, bool transposed>
-inline void block_product(const Matrix& c, const Matrix& a, const Matrix& b, int64_t r0, int64_t column, int64_t begin,
+RUNNEL_ALONE void block_product(Matrix c, Matrix a, Matrix b, int64_t r0, int64_t column, int64_t begin,
                           int64_t end, Store store) {
   Lanes sums[block_rows][width] = {};
   const int64_t a_row = transposed ? 1 : a.columns, a_step = transposed ? a.columns : 1;
@@ -61,7 +52,7 @@ template <bool transposed>
 inline void product(const Matrix& c, const Matrix& a, const Matrix& b, Store store, Terms terms) {
   for (int64_t r = 0; r < c.rows; r += block_rows) {
     const int64_t begin = terms == Terms::from_row ? r : 0;
-    const int64_t end = terms == Terms::to_row ? std::min<int64_t>(r + block_rows, b.rows) : b.rows;
+    const int64_t end = terms == Terms::to_row ? (r + block_rows < b.rows ? r + block_rows : b.rows) : b.rows;
     int64_t column = 0;
     for (; column + 2 <= c.columns / lanes; column += 2)
       block_product<2, transposed>(c, a, b, r, column, begin, end, store);
@@ -86,7 +77,7 @@ using Choice = int32_t __attribute__((vector_size(sizeof(Lanes))));
 // Exchanges the off-diagonal blocks of every 2 size x 2 size block on the diagonal: lane l of a new row comes from lane
 // l of one old row or lane l ^ size of the other.
 template <int size, int... l>
-[[gnu::always_inline]] inline void exchange_blocks(Lanes (&x)[lanes], std::integer_sequence<int, l...>) {
+RUNNEL_INLINE inline void exchange_blocks(Lanes (&x)[lanes], std::integer_sequence<int, l...>) {
   constexpr int other = lanes;  // lanes of the second operand are counted from here
 #pragma GCC unroll 16
   for (int r = 0; r < lanes; ++r) {
@@ -98,7 +89,7 @@ template <int size, int... l>
 }
 
 // Rows -> columns.
-[[gnu::always_inline]] inline void transpose_square(Lanes (&x)[lanes]) {
+RUNNEL_INLINE inline void transpose_square(Lanes (&x)[lanes]) {
   constexpr std::make_integer_sequence<int, lanes> every_lane;
   exchange_blocks<1>(x, every_lane);
   exchange_blocks<2>(x, every_lane);
@@ -128,4 +119,5 @@ inline void dot_rows(float* to, const Matrix& a, const Matrix& b) {
   }
 }
 
-}  // namespace runnel::cpu
+}  // namespace
+}  // namespace runnel

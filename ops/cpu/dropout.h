@@ -1,0 +1,96 @@
+// Dropout of a piece of a tensor, and the random numbers behind it.
+#pragma once
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "engine/random.h"
+#include "ops/cpu/loops.h"
+
+namespace runnel {
+namespace {
+
+// Philox works on 32-bit words that are multiplied to 64 bits, so they stand in 64-bit lanes, one Philox block to a lane.
+constexpr int64_t word_lanes = lanes / 2;
+using WordLanes = uint64_t __attribute__((vector_size(sizeof(Lanes))));
+
+// The products of the lower halves.
+RUNNEL_INLINE inline WordLanes multiply_words(WordLanes a, uint32_t b) {
+  const WordLanes all = b - WordLanes{};
+#if defined(__AVX512F__)
+  return std::bit_cast<WordLanes>(_mm512_maskz_mul_epu32(0xff, std::bit_cast<__m512i>(a), std::bit_cast<__m512i>(all)));
+#elif defined(__AVX2__)
+  return std::bit_cast<WordLanes>(_mm256_mul_epu32(std::bit_cast<__m256i>(a), std::bit_cast<__m256i>(all)));
+#elif defined(__SSE2__)
+  return std::bit_cast<WordLanes>(_mm_mul_epu32(std::bit_cast<__m128i>(a), std::bit_cast<__m128i>(all)));
+#else
+  return (a & 0xffffffffu) * all;
+#endif
+}
+
+// The 16-bit numbers of the key's Philox blocks (engine/random.h): eight for each, two per word, low half first. `count`
+// is a multiple of 8.
+inline void draw_numbers(uint16_t* numbers, const uint64_t* blocks, int64_t count, Key key) {
+  static_assert(std::endian::native == std::endian::little);
+  const auto [key0, key1] = key.words();
+  for (int64_t i = 0; i < count; i += word_lanes) {
+    WordLanes index;
+    std::memcpy(&index, blocks + i, sizeof index);
+    // The upper halves of c0 to c3 may hold anything.
+    WordLanes c0 = index, c1 = index >> 32, c2{}, c3{};
+    uint32_t k0 = key0, k1 = key1;
+#pragma GCC unroll 10
+    for (int round = 0; round < 10; ++round) {
+      const WordLanes a = multiply_words(c0, 0xD2511F53), b = multiply_words(c2, 0xCD9E8D57);
+      c0 = (b >> 32) ^ c1 ^ k0;
+      c1 = b;
+      c2 = (a >> 32) ^ c3 ^ k1;
+      c3 = a;
+      k0 += 0x9E3779B9;
+      k1 += 0xBB67AE85;
+    }
+    const WordLanes low = (c0 & 0xffffffffu) | c1 << 32, high = (c2 & 0xffffffffu) | c3 << 32;
+    for (int64_t j = 0; j < word_lanes; ++j) {
+      const uint64_t block[2] = {low[j], high[j]};
+      std::memcpy(numbers + 8 * (i + j), block, sizeof block);
+    }
+  }
+}
+
+// What dropout multiplies an element with: 0 where its number is below the threshold.
+struct DropoutFactors {
+  int32_t threshold;
+  float kept;
+  explicit DropoutFactors(float p) : threshold(static_cast<int32_t>(p * 0x1p16f + 0.5f)), kept(1 / (1 - p)) {}
+
+  RUNNEL_INLINE Lanes operator()(const uint16_t* numbers) const {
+    uint16_t __attribute__((vector_size(sizeof(Lanes) / 2))) x;
+    std::memcpy(&x, numbers, sizeof x);
+    return __builtin_convertvector(x, IntLanes) >= threshold ? splat(kept) : Lanes{};
+  }
+};
+
+// y[i] = dropout(x)[begin + i] for i < n: the elements [begin, begin + n) of a tensor, where x and y point to that
+// piece; y may be x. Fast when begin is a multiple of 128. One thread: callers work on pieces that lie in its cache.
+inline void apply_dropout(float* y, const float* x, int64_t begin, int64_t n, const Dropout& dropout) {
+  if (dropout.p == 0) {
+    if (y != x) std::memcpy(y, x, static_cast<size_t>(n) * sizeof(float));
+    return;
+  }
+  constexpr int64_t blocks = 16, chunk = 8 * blocks;
+  const DropoutFactors factors(dropout.p);
+  const int64_t end = begin + n;
+  for (int64_t i = begin; i < end;) {
+    uint64_t block[blocks];
+    for (int64_t b = 0; b < blocks; ++b) block[b] = static_cast<uint64_t>(i / chunk * blocks + b);
+    uint16_t numbers[chunk + lanes];  // the last vector may begin anywhere in them
+    draw_numbers(numbers, block, blocks, dropout.key);
+    const int64_t skipped = i % chunk, count = chunk - skipped < end - i ? chunk - skipped : end - i;
+    for (int64_t j = 0; j < count; j += lanes)
+      store(y + i - begin + j, load(x + i - begin + j, count - j) * factors(numbers + skipped + j), count - j);
+    i += count;
+  }
+}
+
+}  // namespace
+}  // namespace runnel

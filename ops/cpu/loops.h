@@ -1,0 +1,83 @@
+// Loops over vectors, and how threads share them.
+#pragma once
+#include <omp.h>
+
+#include "ops/cpu/vector.h"
+
+namespace runnel {
+namespace {
+
+constexpr int64_t parallel_from = 1 << 15;  // elements: below, waking the threads costs more than they save
+
+// y[i] = f(x[i], ...) for i < n, where f takes and gives vectors.
+template <class F, class... X>
+RUNNEL_INLINE inline void map(float* y, int64_t n, F f, const X*... x) {
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) store(y + i, f(load(x + i)...));
+  if (i < n) store(y + i, f(load(x + i, n - i)...), n - i);
+}
+
+// sum[i] += x[i] for i < n
+RUNNEL_INLINE inline void accumulate(float* sum, const float* x, int64_t n) {
+  map(sum, n, [](Lanes a, Lanes b) RUNNEL_INLINE { return a + b; }, sum, x);
+}
+
+// sum of f(x[i], ...) for i < n. Two sums, since an addition takes several cycles. f(0, ...) is 0, or n a multiple of lanes.
+template <class F, class... X>
+RUNNEL_INLINE inline float map_sum(int64_t n, F f, const X*... x) {
+  Lanes even{}, odd{};
+  int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    even += f(load(x + i)...);
+    odd += f(load(x + i + lanes)...);
+  }
+  for (; i < n; i += lanes) even += f(load(x + i, n - i)...);
+  return lane_sum(even + odd);
+}
+
+constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
+// The largest of x[i] for i < n.
+RUNNEL_INLINE inline float map_max(int64_t n, const float* x) {
+  Lanes highest = splat(minus_infinity);
+  for (int64_t i = 0; i < n; i += lanes) highest = max(highest, load(x + i, n - i, splat(minus_infinity)));
+  return lane_max(highest);
+}
+
+RUNNEL_INLINE inline float dot(const float* a, const float* b, int64_t n) {
+  return map_sum(n, [](Lanes p, Lanes q) RUNNEL_INLINE { return p * q; }, a, b);
+}
+// sum[i] += factor x[i] for i < n
+RUNNEL_INLINE inline void add_scaled(float* sum, float factor, const float* x, int64_t n) {
+  map(sum, n, [factor](Lanes a, Lanes b) RUNNEL_INLINE { return a + factor * b; }, sum, x);
+}
+RUNNEL_INLINE inline void set_all(float* y, float x, int64_t n) {
+  map(y, n, [all = splat(x)]() RUNNEL_INLINE { return all; });
+}
+
+// map, shared by all threads.
+template <class F, class... X>
+inline void parallel_map(float* y, int64_t n, F f, const X*... x) {
+  constexpr int64_t piece = 1 << 12;
+  const auto work = [=](int64_t i) { map(y + i, n - i < piece ? n - i : piece, f, (x + i)...); };
+#pragma omp parallel for schedule(static) if (n >= parallel_from)
+  for (int64_t i = 0; i < n; i += piece) work(i);
+}
+
+// work(r) for each of `rows` rows of n elements.
+template <class Work>
+inline void parallel_rows(int64_t rows, int64_t n, Work work) {
+#pragma omp parallel for schedule(static) if (rows * n >= parallel_from)
+  for (int64_t r = 0; r < rows; ++r) work(r);
+}
+
+// Rows in at most 32 parts of equal size but the last, which depend on their number only: sums of each part, added in the
+// order of the parts, are the same bytes with any number of threads.
+struct RowParts {
+  int64_t rows, each, count;
+  explicit RowParts(int64_t all) : rows(all), each(all > 32 ? (all + 31) / 32 : 1), count((all + each - 1) / each) {}
+  int64_t begin(int64_t part) const { return part * each; }
+  int64_t end(int64_t part) const { return (part + 1) * each < rows ? (part + 1) * each : rows; }
+};
+
+}  // namespace
+}  // namespace runnel
