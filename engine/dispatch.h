@@ -1,5 +1,5 @@
-// How one kernel signature becomes functions for the CPU's instruction sets and for CUDA, and how an op calls the one it
-// needs. For the sources of the engine, the ops and the kernels only: no public header includes this file.
+// How one kernel signature becomes functions for the CPU's instruction sets and for CUDA, and how an op calls the one
+// it needs. For the sources of the engine, the ops and the kernels only: no public header includes this file.
 //
 // A source file with CPU kernels is compiled once for the processors that the whole program is compiled for, and on
 // x86-64 again for each instruction set of engine/numerics.h, with RUNNEL_CPU set to the namespace of its kernels. What
@@ -49,10 +49,10 @@ namespace cpu = RUNNEL_CPU;  // kernels are defined in it, and call each other t
 
 // CPU_DISPATCH(f(y, n)) calls the kernel for the instruction set that this process uses.
 #if RUNNEL_WITH_VARIANTS
-#define CPU_DISPATCH(...)                                                                                  \
-  (::runnel::instruction_set() == ::runnel::InstructionSet::avx512_bf16 ? cpu_avx512_bf16::__VA_ARGS__     \
-   : ::runnel::instruction_set() == ::runnel::InstructionSet::avx512    ? cpu_avx512::__VA_ARGS__          \
-   : ::runnel::instruction_set() == ::runnel::InstructionSet::avx2      ? cpu_avx2::__VA_ARGS__            \
+#define CPU_DISPATCH(...)                                                                              \
+  (::runnel::instruction_set() == ::runnel::InstructionSet::avx512_bf16 ? cpu_avx512_bf16::__VA_ARGS__ \
+   : ::runnel::instruction_set() == ::runnel::InstructionSet::avx512    ? cpu_avx512::__VA_ARGS__      \
+   : ::runnel::instruction_set() == ::runnel::InstructionSet::avx2      ? cpu_avx2::__VA_ARGS__        \
                                                                         : cpu_baseline::__VA_ARGS__)
 #else
 #define CPU_DISPATCH(...) (cpu_baseline::__VA_ARGS__)
@@ -61,8 +61,7 @@ namespace cpu = RUNNEL_CPU;  // kernels are defined in it, and call each other t
 // DISPATCH(device, f(y, n)) calls the kernel of `device`. Without CUDA the second is declared and never named, so
 // nothing has to be stubbed.
 #if RUNNEL_WITH_CUDA
-#define DISPATCH(device, ...) \
-  ((device) == ::runnel::Device::cpu ? CPU_DISPATCH(__VA_ARGS__) : cuda::__VA_ARGS__)
+#define DISPATCH(device, ...) ((device) == ::runnel::Device::cpu ? CPU_DISPATCH(__VA_ARGS__) : cuda::__VA_ARGS__)
 #else
 #define DISPATCH(device, ...) (static_cast<void>(device), CPU_DISPATCH(__VA_ARGS__))
 #endif

@@ -47,8 +47,7 @@ InstructionSet choose_instruction_set() {
     check(has(set), "RUNNEL_INSTRUCTION_SET is ", wish, ", which this processor lacks; it has ", name(best));
     return set;
   }
-  check(!wish, "RUNNEL_INSTRUCTION_SET is '", wish ? wish : "",
-        "'; it can be baseline, avx2, avx512 or avx512_bf16");
+  check(!wish, "RUNNEL_INSTRUCTION_SET is '", wish ? wish : "", "'; it can be baseline, avx2, avx512 or avx512_bf16");
   return best;
 }
 

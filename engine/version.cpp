@@ -29,8 +29,8 @@ std::string version_text() {
   std::ostringstream text;
   text << "runnel " << build_info.version;
   if (*build_info.commit) text << ", commit " << build_info.commit;
-  text << "\ncompiler   " << compiler() << "\noneDNN     " << build_info.onednn
-       << "\nCUDA       " << cuda_text() << "\nprocessor  " << model_name(Device::cpu) << ", used as " << name(instruction_set());
+  text << "\ncompiler   " << compiler() << "\noneDNN     " << build_info.onednn << "\nCUDA       " << cuda_text()
+       << "\nprocessor  " << model_name(Device::cpu) << ", used as " << name(instruction_set());
   return text.str();
 }
 

@@ -6,10 +6,10 @@ namespace runnel {
 
 // Written at build time by CMake.
 struct BuildInfo {
-  const char* version;    // "0.1.0"
-  const char* commit;     // "0123456789ab", followed by "-dirty" if files differ from it; "" outside a git repository
-  const char* onednn;     // "2.6.3"
-  const char* cuda;       // the toolkit, "13.0.88"; "" without CUDA
+  const char* version;  // "0.1.0"
+  const char* commit;   // "0123456789ab", followed by "-dirty" if files differ from it; "" outside a git repository
+  const char* onednn;   // "2.6.3"
+  const char* cuda;     // the toolkit, "13.0.88"; "" without CUDA
 };
 extern const BuildInfo build_info;
 

@@ -27,7 +27,8 @@ void cpu::cross_entropy_forward(float* nll, const float* logits, const int32_t* 
     const float* const z = logits + r * vocabulary;
     const float highest = map_max(vocabulary, z);
     Lanes sums{};
-    for (int64_t i = 0; i < vocabulary; i += lanes) sums += exp(load(z + i, vocabulary - i, splat(minus_infinity)) - highest);
+    for (int64_t i = 0; i < vocabulary; i += lanes)
+      sums += exp(load(z + i, vocabulary - i, splat(minus_infinity)) - highest);
     nll[r] = (mask ? mask[r] : 1) * (log(splat(lane_sum(sums)))[0] + (highest - z[targets[r]]));
   }
 }
@@ -46,7 +47,8 @@ void cpu::cross_entropy_backward(float* dlogits, const float* scale, const float
       store(dz + i, e, vocabulary - i);
     }
     const float share = weight / lane_sum(sums);
-    map(dz, vocabulary, [share](Lanes e) RUNNEL_INLINE { return share * e; }, dz);
+    map(
+        dz, vocabulary, [share](Lanes e) RUNNEL_INLINE { return share * e; }, dz);
     dz[targets[r]] -= weight;
   }
 }

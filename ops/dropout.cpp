@@ -1,9 +1,9 @@
 // Dropout: y_i = x_i / (1 - p) with probability 1 - p, else 0. The mask is not kept: the backward pass draws it again,
 // since element i's 16 random bits are a function of the key and i alone (engine/random.h). The op is linear in x and
 // diagonal, so it is its own gradient.
+#include "ops/cpu/dropout.h"
 #include "engine/check.h"
 #include "ops/checks.h"
-#include "ops/cpu/dropout.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 

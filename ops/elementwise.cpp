@@ -10,16 +10,19 @@
 namespace runnel {
 
 void cpu::add(float* y, const float* a, const float* b, int64_t n) {
-  parallel_map(y, n, [](Lanes p, Lanes q) RUNNEL_INLINE { return p + q; }, a, b);
+  parallel_map(
+      y, n, [](Lanes p, Lanes q) RUNNEL_INLINE { return p + q; }, a, b);
 }
 
 void cpu::scale(float* y, const float* x, float s, int64_t n) {
-  parallel_map(y, n, [s](Lanes v) RUNNEL_INLINE { return s * v; }, x);
+  parallel_map(
+      y, n, [s](Lanes v) RUNNEL_INLINE { return s * v; }, x);
 }
 
 void cpu::add_bias_forward(float* y, const float* x, const float* b, int64_t rows, int64_t n) {
   parallel_rows(rows, n, [=](int64_t r) {
-    map(y + r * n, n, [](Lanes p, Lanes q) RUNNEL_INLINE { return p + q; }, x + r * n, b);
+    map(
+        y + r * n, n, [](Lanes p, Lanes q) RUNNEL_INLINE { return p + q; }, x + r * n, b);
   });
 }
 
@@ -36,15 +39,18 @@ void cpu::add_bias_backward(float* db, const float* dy, int64_t rows, int64_t n)
 }
 
 void cpu::relu_forward(float* y, const float* x, int64_t n) {
-  parallel_map(y, n, [](Lanes v) RUNNEL_INLINE { return v < 0 ? Lanes{} : v; }, x);  // NaN stays NaN
+  parallel_map(
+      y, n, [](Lanes v) RUNNEL_INLINE { return v < 0 ? Lanes{} : v; }, x);  // NaN stays NaN
 }
 
 void cpu::relu_backward(float* dx, const float* dy, const float* y, int64_t n) {
-  parallel_map(dx, n, [](Lanes g, Lanes v) RUNNEL_INLINE { return v > 0 ? g : Lanes{}; }, dy, y);
+  parallel_map(
+      dx, n, [](Lanes g, Lanes v) RUNNEL_INLINE { return v > 0 ? g : Lanes{}; }, dy, y);
 }
 
 void cpu::gelu_forward(float* y, const float* x, int64_t n) {
-  parallel_map(y, n, [](Lanes v) RUNNEL_INLINE { return v * normal_cdf(v); }, x);
+  parallel_map(
+      y, n, [](Lanes v) RUNNEL_INLINE { return v * normal_cdf(v); }, x);
 }
 
 void cpu::gelu_backward(float* dx, const float* dy, const float* x, int64_t n) {
@@ -58,11 +64,13 @@ void cpu::gelu_backward(float* dx, const float* dy, const float* x, int64_t n) {
 }
 
 void cpu::elu_plus_one_forward(float* y, const float* x, int64_t n) {
-  parallel_map(y, n, [](Lanes v) RUNNEL_INLINE { return v > 0 ? v + 1 : exp(v); }, x);
+  parallel_map(
+      y, n, [](Lanes v) RUNNEL_INLINE { return v > 0 ? v + 1 : exp(v); }, x);
 }
 
 void cpu::elu_plus_one_backward(float* dx, const float* dy, const float* y, int64_t n) {
-  parallel_map(dx, n, [](Lanes g, Lanes v) RUNNEL_INLINE { return g * (v < 1 ? v : splat(1)); }, dy, y);
+  parallel_map(
+      dx, n, [](Lanes g, Lanes v) RUNNEL_INLINE { return g * (v < 1 ? v : splat(1)); }, dy, y);
 }
 
 void cpu::sum(float* total, const float* x, int64_t n) {

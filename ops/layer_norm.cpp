@@ -6,8 +6,8 @@
 //   ds = rstd (g - <g> - z <g z>),  dgamma = sum dy z,  dbeta = sum dy,   <.> being the mean over the row.
 // dx = ds and da = dropout(ds), with the same mask. The forward pass keeps two numbers per row; s is computed again.
 //
-// Each row stays in the cache while it is read several times. Sums over rows are taken of a fixed number of parts, which
-// are then added in their order: the same bytes with any number of threads.
+// Each row stays in the cache while it is read several times. Sums over rows are taken of a fixed number of parts,
+// which are then added in their order: the same bytes with any number of threads.
 #include <cmath>
 
 #include "engine/check.h"
@@ -28,20 +28,24 @@ const float* add_row(float* into, const float* x, const float* a, int64_t r, int
     apply_dropout(into, dropped, r * d, d, dropout);
     dropped = into;
   }
-  map(into, d, [](Lanes p, Lanes q) RUNNEL_INLINE { return p + q; }, x + r * d, dropped);
+  map(
+      into, d, [](Lanes p, Lanes q) RUNNEL_INLINE { return p + q; }, x + r * d, dropped);
   return into;
 }
 
 void forward_row(float* y, float* mean, float* rstd, const float* s, const float* gamma, const float* beta, int64_t d,
                  float eps) {
-  const float m = map_sum(d, [](Lanes v) RUNNEL_INLINE { return v; }, s) / static_cast<float>(d);
+  const float m = map_sum(
+                      d, [](Lanes v) RUNNEL_INLINE { return v; }, s) /
+                  static_cast<float>(d);
   Lanes squares{};
   for (int64_t j = 0; j < d; j += lanes) {
     const Lanes difference = load(s + j, d - j, splat(m)) - m;
     squares += difference * difference;
   }
   const float scale = 1 / std::sqrt(lane_sum(squares) / static_cast<float>(d) + eps);
-  map(y, d, [=](Lanes v, Lanes g, Lanes b) RUNNEL_INLINE { return (v - m) * scale * g + b; }, s, gamma, beta);
+  map(
+      y, d, [=](Lanes v, Lanes g, Lanes b) RUNNEL_INLINE { return (v - m) * scale * g + b; }, s, gamma, beta);
   *mean = m;
   *rstd = scale;
 }
@@ -52,7 +56,8 @@ void backward_row(float* dx, float* z, float* dgamma, float* dbeta, const float*
   Lanes sum_g{}, sum_gz{};
   for (int64_t j = 0; j < d; j += lanes) {
     const int64_t count = d - j;
-    const Lanes g = load(dy + j, count), normal = (load(s + j, count) - mean) * rstd, scaled = g * load(gamma + j, count);
+    const Lanes g = load(dy + j, count), normal = (load(s + j, count) - mean) * rstd,
+                scaled = g * load(gamma + j, count);
     sum_g += scaled;
     sum_gz += scaled * normal;
     store(dgamma + j, load(dgamma + j, count) + g * normal, count);
@@ -61,7 +66,9 @@ void backward_row(float* dx, float* z, float* dgamma, float* dbeta, const float*
   }
   const float mean_g = lane_sum(sum_g) / static_cast<float>(d), mean_gz = lane_sum(sum_gz) / static_cast<float>(d);
   map(
-      dx, d, [=](Lanes g, Lanes weight, Lanes normal) RUNNEL_INLINE { return rstd * (g * weight - mean_g - normal * mean_gz); },
+      dx, d,
+      [=](Lanes g, Lanes weight, Lanes normal)
+          RUNNEL_INLINE { return rstd * (g * weight - mean_g - normal * mean_gz); },
       dy, gamma, z);
 }
 

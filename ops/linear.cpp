@@ -33,7 +33,9 @@ constexpr int64_t rows_at_once = 96;  // a multiple of the rows of all blocks of
 void finish(float* y, const float* b, int64_t rows, int64_t n, Activation activation) {
   for (int64_t r = 0; r < rows; ++r, y += n) {
     if (b) accumulate(y, b, n);
-    if (activation == Activation::relu) map(y, n, [](Lanes x) RUNNEL_INLINE { return x > 0 ? x : Lanes{}; }, y);
+    if (activation == Activation::relu)
+      map(
+          y, n, [](Lanes x) RUNNEL_INLINE { return x > 0 ? x : Lanes{}; }, y);
   }
 }
 

@@ -30,7 +30,8 @@ namespace {
 
 // y = a x + b z; y may be one of them.
 void combine(float* y, float a, const float* x, float b, const float* z, int64_t n) {
-  map(y, n, [a, b](Lanes p, Lanes q) RUNNEL_INLINE { return a * p + b * q; }, x, z);
+  map(
+      y, n, [a, b](Lanes p, Lanes q) RUNNEL_INLINE { return a * p + b * q; }, x, z);
 }
 
 // y = x / |x|; y may be x.

@@ -1,7 +1,7 @@
 // Rows read and written by an index in device memory, for sampling. No gradients.
 #include "engine/check.h"
-#include "ops/cpu/scratch.h"
 #include "ops/cpu/loops.h"
+#include "ops/cpu/scratch.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 

@@ -1,4 +1,5 @@
-// The elementary functions and partial loads that CPU kernels are made of, as the test program's instruction set has them.
+// The elementary functions and partial loads that CPU kernels are made of, as the test program's instruction set has
+// them.
 #include "ops/cpu/loops.h"
 #include "tests/check.h"
 
@@ -87,10 +88,12 @@ TEST_CASE("vectors: partial loads and stores, and sums and maxima of every lengt
     std::vector<float> x(static_cast<size_t>(n)), y(static_cast<size_t>(n) + 1, 7);
     double sum = 0;
     for (int64_t i = 0; i < n; ++i) sum += x[static_cast<size_t>(i)] = static_cast<float>(i * i % 17) - 20;
-    map(y.data(), n, [](Lanes v) { return 2 * v; }, x.data());
+    map(
+        y.data(), n, [](Lanes v) { return 2 * v; }, x.data());
     for (int64_t i = 0; i < n; ++i) CHECK(y[static_cast<size_t>(i)] == 2 * x[static_cast<size_t>(i)]);
     CHECK(y.back() == 7);
-    CHECK(map_sum(n, [](Lanes v) { return v; }, x.data()) == doctest::Approx(sum));
+    CHECK(map_sum(
+              n, [](Lanes v) { return v; }, x.data()) == doctest::Approx(sum));
     CHECK(map_max(n, x.data()) == *std::max_element(x.begin(), x.end()));
     const Lanes part = load(x.data(), n, splat(5));
     for (int64_t i = 0; i < lanes; ++i) CHECK(part[i] == (i < n ? x[static_cast<size_t>(i)] : 5));

@@ -1,11 +1,13 @@
 // What the CPU kernels of linear attention share: feature maps, the matrices that a thread works in, and the scan over
 // chunks.
 //
-// A sequence is scanned chunk by chunk. Features, and what else positions need by themselves, are found for a chunk at a
-// time and stay in the core's cache, as does the state; so the extra memory is a few states per thread, whatever L is.
+// A sequence is scanned chunk by chunk. Features, and what else positions need by themselves, are found for a chunk at
+// a time and stay in the core's cache, as does the state; so the extra memory is a few states per thread, whatever L
+// is.
 //
-// Threads share the B H sequences; if there are fewer than eight of them, also segments of L. Then a first pass sums up each
-// segment's contribution to the state, and a scan over the segments turns them into the states at their beginnings.
+// Threads share the B H sequences; if there are fewer than eight of them, also segments of L. Then a first pass sums up
+// each segment's contribution to the state, and a scan over the segments turns them into the states at their
+// beginnings.
 //
 // Padding keys load as zero features, and their values as zeros, so they add nothing, whatever stands there. Maps are
 // positive, so a feature of 0 marks padding and gets the slope 0.
@@ -22,6 +24,7 @@ namespace runnel {
 namespace {
 
 constexpr int64_t linear_chunk = tile;  // C
+constexpr int64_t cache_line = 16;      // floats
 
 // The feature maps: phi(x), and phi'(x) from phi(x), which is 0 where that is.
 struct EluPlusOne {
@@ -51,34 +54,92 @@ void with_map(FeatureMap map, F f) {
   }
 }
 
-// The matrices of a chunk, which one thread works in.
-struct LinearChunk {
-  int64_t e, m;  // padded
-  Carver memory;
-  Matrix q = memory.matrix(linear_chunk, e), k = memory.matrix(linear_chunk, e), v = memory.matrix(linear_chunk, m);
-  Matrix g = memory.matrix(linear_chunk, m), z = memory.matrix(linear_chunk, e);   // Z_i
-  Matrix y = memory.matrix(linear_chunk, m), dx = memory.matrix(linear_chunk, e);  // results
-  Matrix n = memory.matrix(1, linear_chunk), d = memory.matrix(1, linear_chunk);
-
-  static int64_t floats(const AttentionSizes& s) { return linear_chunk * (4 * padded(s.e) + 3 * padded(s.m) + 2); }
-  LinearChunk(const AttentionSizes& s, float* own) : e(padded(s.e)), m(padded(s.m)), memory(own) {}
+// Some heads of a batch entry, whose numbers lie side by side in memory. A thread takes them together.
+struct HeadGroup {
+  int64_t entry, first, count;  // of the batch; of the heads
 };
 
-// One sequence, of which keys [0, keys) are not padding.
+// Rows of a group in x [B,length,H,width].
+template <class T>
+struct GroupRows {
+  T* data;
+  int64_t stride, width, heads, next;  // `next`: from a row to that of the chunk which will be scanned next
+  T* operator()(int64_t position) const { return data + position * stride; }
+
+  GroupRows(T* x, const HeadGroup& group, int64_t length, int64_t all_heads, int64_t numbers, int64_t next_chunk)
+      : data(x + (group.entry * length * all_heads + group.first) * numbers),
+        stride(all_heads * numbers),
+        width(numbers),
+        heads(group.count),
+        next(next_chunk * stride) {}
+
+  // f(position's row, matrix's row, numbers) for each row, of all heads at once if they lie side by side in the matrix.
+  template <class F>
+  RUNNEL_INLINE void each_row(const Matrix& matrix, int64_t padded_width, int64_t first, int64_t count, F f) const {
+    const int64_t parts = width == padded_width ? 1 : heads, each = width == padded_width ? heads * width : width;
+    for (int64_t r = 0; r < count; ++r)
+      for (int64_t h = 0; h < parts; ++h) f((*this)(first + r) + h * width, matrix.row(r) + h * padded_width, each);
+  }
+};
+
+// The matrices of a chunk, which one thread works in: positions as rows, and in each the group's heads side by side.
+// The distance of rows is no power of two, or a head's rows would compete for a few lines of the cache.
+struct LinearChunk {
+  int64_t e, m, heads;  // e and m padded
+  Carver memory;
+  Matrix q = of_queries(), k = of_queries(), v = of_values(), g = of_values();
+  Matrix y = of_values(), dx = of_queries();                                              // results
+  Matrix n = memory.matrix(heads, linear_chunk), d = memory.matrix(heads, linear_chunk);  // n_i and d_i of each head
+  Matrix z = memory.matrix(linear_chunk, e);                                              // Z_i of one head
+
+  static int64_t floats(const AttentionSizes& s) {
+    const int64_t e = padded(s.e), m = padded(s.m);
+    return linear_chunk * (s.heads * (3 * e + 3 * m + 2) + 6 * gap + e);
+  }
+  LinearChunk(const AttentionSizes& s, int64_t most_heads, float* own)
+      : e(padded(s.e)), m(padded(s.m)), heads(most_heads), memory(own) {}
+
+  Matrix of_head(const Matrix& queries, int64_t h) const { return queries.some_columns(h * e, e); }
+  Matrix values_of_head(const Matrix& values, int64_t h) const { return values.some_columns(h * m, m); }
+
+ private:
+  static constexpr int64_t gap = tile;
+  Matrix of_queries() { return memory.matrix(linear_chunk, heads * e, heads * e + gap); }
+  Matrix of_values() { return memory.matrix(linear_chunk, heads * m, heads * m + gap); }
+};
+
+// Loads `count` positions, each number by way of f; what lies past them, or past the width, becomes zero and so adds
+// nothing.
+template <class F>
+RUNNEL_INLINE inline void load(const Matrix& to, int64_t padded_width, const GroupRows<const float>& from,
+                               int64_t first, int64_t count, F f) {
+  const int64_t kept = from.width == padded_width ? count : 0;
+  clear(to.row(kept), (to.rows - kept) * to.stride);
+  from.each_row(to, padded_width, first, count, [&](const float* x, float* row, int64_t n) RUNNEL_INLINE {
+    for (int64_t i = 0; i < n; i += cache_line) __builtin_prefetch(x + from.next + i);
+    map(row, n, f, x);
+  });
+}
+inline void load(const Matrix& to, int64_t padded_width, const GroupRows<const float>& from, int64_t first,
+                 int64_t count) {
+  load(to, padded_width, from, first, count, [](Lanes x) RUNNEL_INLINE { return x; });
+}
+
+// A group of sequences, of which keys [0, keys) are not padding.
 template <class Phi>
 struct LinearInputs {
   Phi phi;
-  SequenceRows<const float> q, k, v;
+  GroupRows<const float> q, k, v;
   int64_t keys;
 
-  // Sequence n, scanned from the left, or from the right with next = -linear_chunk.
+  // Scanned from the left, or from the right with next = -linear_chunk.
   LinearInputs(Phi map, const float* queries, const float* all_keys, const float* values, const int32_t* lengths,
-               const AttentionSizes& s, int64_t n, int64_t next = linear_chunk)
+               const AttentionSizes& s, const HeadGroup& group, int64_t next = linear_chunk)
       : phi(map),
-        q(rows_of_sequence(queries, n, s.length, s.heads, s.e, next)),
-        k(rows_of_sequence(all_keys, n, s.key_length, s.heads, s.e, next)),
-        v(rows_of_sequence(values, n, s.key_length, s.heads, s.m, next)),
-        keys(seen_keys(lengths, s, n)) {}
+        q(queries, group, s.length, s.heads, s.e, next),
+        k(all_keys, group, s.key_length, s.heads, s.e, next),
+        v(values, group, s.key_length, s.heads, s.m, next),
+        keys(lengths ? lengths[group.entry] : s.key_length) {}
 };
 
 // What has been scanned so far: from the left S [E,M] (in the backward pass S^T) and Z [E], from the right R and T.
@@ -86,56 +147,79 @@ struct ScanState {
   Matrix s, z;
   Matrix transposed;  // of s, for scans that need both
 };
+struct GroupStates {  // of the heads of a group
+  float* first;
+  int64_t floats, next;  // of a state; from head to head
+  int64_t rows, columns, e;
+  bool with_transposed;
+  ScanState operator[](int64_t h) const {
+    Carver memory(first + h * next);
+    ScanState state{memory.matrix(rows, columns), memory.matrix(1, e), {}};
+    if (with_transposed) state.transposed = memory.matrix(columns, rows);
+    return state;
+  }
+};
 
 template <class Phi>
 void load_keys(LinearChunk& c, const LinearInputs<Phi>& in, int64_t first, int64_t count) {
   const int64_t seen = std::clamp<int64_t>(in.keys - first, 0, count);
-  load(c.k, in.k, first, seen, in.phi);
-  load(c.v, in.v, first, seen);
+  load(c.k, c.e, in.k, first, seen, in.phi);
+  load(c.v, c.m, in.v, first, seen);
 }
 
 // z += sum_r x[r,:],  z += sum_r weight[r] x[r,:]
 inline void add_rows(const Matrix& z, const Matrix& x) {
-  for (int64_t r = 0; r < x.rows; ++r)
-    for (int64_t c = 0; c < x.columns / lanes; ++c) z.data[c] += x.lanes_of(r)[c];
+  for (int64_t r = 0; r < x.rows; ++r) accumulate(z.row(0), x.row(r), x.columns);
 }
 inline void add_rows(const Matrix& z, const float* weight, const Matrix& x) {
-  for (int64_t r = 0; r < x.rows; ++r)
-    for (int64_t c = 0; c < x.columns / lanes; ++c) z.data[c] += weight[r] * x.lanes_of(r)[c];
+  for (int64_t r = 0; r < x.rows; ++r) add_scaled(z.row(0), weight[r], x.row(r), x.columns);
 }
 
 // S += k v^T or, transposed, S^T += v k^T;  Z += k
 template <class Phi>
-void add_keys(LinearChunk& c, const ScanState& state, const LinearInputs<Phi>& in, int64_t first, int64_t count,
+void add_keys(LinearChunk& c, const GroupStates& states, const LinearInputs<Phi>& in, int64_t first, int64_t count,
               bool transposed) {
   load_keys(c, in, first, count);
-  transposed ? multiply_transposed(state.s, c.v, c.k, Store::add) : multiply_transposed(state.s, c.k, c.v, Store::add);
-  add_rows(state.z, c.k);
+  for (int64_t h = 0; h < in.q.heads; ++h) {
+    const Matrix k = c.of_head(c.k, h), v = c.values_of_head(c.v, h);
+    const ScanState state = states[h];
+    transposed ? multiply_transposed(state.s, v, k, Store::add) : multiply_transposed(state.s, k, v, Store::add);
+    add_rows(state.z, k);
+  }
 }
 
 // y_i = numerator_i / n_i
-inline void store_quotient(SequenceRows<float> to, const LinearChunk& c, int64_t first, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    const float inverse = 1 / (c.n.row(0)[i] + normaliser_eps);
-    float* const row = to(first + i);
-    for (int64_t j = 0; j < to.width; j += lanes) __builtin_prefetch(row + to.next + j, 1);
-    map(row, to.width, [inverse](Lanes y) RUNNEL_INLINE { return y * inverse; }, c.y.row(i));
-  }
+inline void store_quotient(const GroupRows<float>& to, const LinearChunk& c, int64_t first, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t h = 0; h < to.heads; ++h) {
+      const float inverse = 1 / (c.n.row(h)[i] + normaliser_eps);
+      float* const row = to(first + i) + h * to.width;
+      for (int64_t j = 0; j < to.width; j += cache_line) __builtin_prefetch(row + to.next + j, 1);
+      map(
+          row, to.width, [inverse](Lanes y) RUNNEL_INLINE { return y * inverse; }, c.y.row(i) + h * c.m);
+    }
 }
 
 // to_i = x_i phi'(f_i)
 template <class Phi>
-void store_gradient(Phi, SequenceRows<float> to, const Matrix& x, const Matrix& f, int64_t first, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    float* const row = to(first + i);
-    for (int64_t j = 0; j < to.width; j += lanes) __builtin_prefetch(row + to.next + j, 1);
-    map(row, to.width, [](Lanes dx, Lanes feature) RUNNEL_INLINE { return dx * Phi::slope(feature); }, x.row(i), f.row(i));
-  }
+void store_gradient(Phi, const GroupRows<float>& to, const LinearChunk& c, const Matrix& x, const Matrix& f,
+                    int64_t first, int64_t count) {
+  to.each_row(x, c.e, first, count, [&](float* row, float* dx, int64_t n) RUNNEL_INLINE {
+    for (int64_t i = 0; i < n; i += cache_line) __builtin_prefetch(row + to.next + i, 1);
+    map(
+        row, n, [](Lanes a, Lanes feature) RUNNEL_INLINE { return a * Phi::slope(feature); }, dx,
+        f.row(0) + (dx - x.row(0)));
+  });
 }
 
-// A scan over all sequences. A thread takes a group of heads of one batch entry and goes through all of them chunk by
-// chunk, since their numbers lie side by side in memory. Fewer than eight sequences are cut into segments, each of which has
-// a state of its own, [rows,columns] and [E].
+// to_i = x_i
+inline void store_values(const GroupRows<float>& to, const LinearChunk& c, const Matrix& x, int64_t first,
+                         int64_t count) {
+  to.each_row(x, c.m, first, count, [](float* row, float* y, int64_t n) RUNNEL_INLINE { copy_numbers(row, y, n); });
+}
+
+// A scan over all sequences. A thread takes a group of heads of one batch entry chunk by chunk. Fewer than eight
+// sequences are cut into segments, each of which has a state of its own, [rows,columns] and [E].
 class ChunkScan {
  public:
   enum class From { left, right };
@@ -156,8 +240,7 @@ class ChunkScan {
     clear(states_.data(), sizes.sequences() * segments_ * floats());
   }
 
-  // Gives every segment the sum of what the segments scanned before it add to the state. add(chunk, state, n, first,
-  // count) adds one chunk.
+  // Gives every segment the sum of what the segments scanned before it add to the state. `add` visits all chunks.
   template <class Add>
   void sum_segments(Add add) {
     if (segments_ == 1) return;
@@ -184,7 +267,8 @@ class ChunkScan {
       for (int64_t segment = 1; segment < segments_; ++segment)
         accumulate(total(n).s.row(0), state(n, segment).s.row(0), floats());
   }
-  ScanState total(int64_t n) { return state(n, 0); }
+  ScanState total(int64_t n) const { return state(n, 0); }
+  GroupStates totals(const HeadGroup& group) const { return states(group.entry * sizes_.heads + group.first, 0); }
 
   // Adds s [E,M] (or its transpose) and z [E] of every sequence to the states of all its segments; null: zero.
   void add_initial(const float* s, const float* z, bool transposed) {
@@ -217,14 +301,14 @@ class ChunkScan {
     }
   }
 
-  // visit(chunk, state, n, first, count) for all chunks, those of a segment in order.
+  // visit(chunk, states, group, first, count) for all chunks, those of a segment in order.
   template <class Visit>
   void each_chunk(Visit visit) {
     const int64_t length = (length_ + segments_ - 1) / segments_;
     const int64_t group = (sizes_.heads + groups_ - 1) / groups_;
 #pragma omp parallel
     {
-      LinearChunk chunk(sizes_, scratch_.own());
+      LinearChunk chunk(sizes_, group, scratch_.own());
 #pragma omp for collapse(3) schedule(static)
       for (int64_t b = 0; b < sizes_.batch; ++b)
         for (int64_t head = 0; head < sizes_.heads; head += group)
@@ -234,10 +318,9 @@ class ChunkScan {
             const int64_t count = (end - begin + linear_chunk - 1) / linear_chunk;
             for (int64_t c = 0; c < count; ++c) {
               const int64_t first = begin + linear_chunk * (from_ == From::right ? count - 1 - c : c);
-              for (int64_t h = head; h < std::min(head + group, sizes_.heads); ++h) {
-                const int64_t n = b * sizes_.heads + h;
-                visit(chunk, state(n, segment), n, first, std::min(linear_chunk, end - first));
-              }
+              visit(chunk, states(b * sizes_.heads + head, segment),
+                    HeadGroup{b, head, std::min(group, sizes_.heads - head)}, first,
+                    std::min(linear_chunk, end - first));
             }
           }
     }
@@ -250,12 +333,16 @@ class ChunkScan {
     return std::clamp<int64_t>((length + linear_chunk - 1) / linear_chunk, 1, wanted);
   }
   int64_t floats() const { return copies_ * rows_ * columns_ + e_; }
-  ScanState state(int64_t n, int64_t segment) {
-    Carver memory(states_.data() + (n * segments_ + segment) * floats());
-    ScanState state{memory.matrix(rows_, columns_), memory.matrix(1, e_), {}};
-    if (copies_ == 2) state.transposed = memory.matrix(columns_, rows_);
-    return state;
+  GroupStates states(int64_t n, int64_t segment) const {  // n: the group's first sequence
+    return {states_.data() + (n * segments_ + segment) * floats(),
+            floats(),
+            segments_ * floats(),
+            rows_,
+            columns_,
+            e_,
+            copies_ == 2};
   }
+  ScanState state(int64_t n, int64_t segment) const { return states(n, segment)[0]; }
 
   const ThreadScratch& scratch_;
   AttentionSizes sizes_;

@@ -52,7 +52,8 @@ void cpu::linear_attention_step(float* y, float* s, float* z, const float* q, co
       map(qs, e, phi, q + n * e);
       map(ks, e, phi, k + n * e);
       accumulate(z + n * e, ks, e);
-      const float normaliser = map_sum(e, [](Lanes p, Lanes r) RUNNEL_INLINE { return p * r; }, qs, z + n * e);
+      const float normaliser = map_sum(
+          e, [](Lanes p, Lanes r) RUNNEL_INLINE { return p * r; }, qs, z + n * e);
       advance_state(y + n * m, s + n * e * m, qs, ks, v + n * m, e, m, 1 / (normaliser + normaliser_eps));
     }
   });

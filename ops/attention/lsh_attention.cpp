@@ -112,7 +112,8 @@ void gather(const Matrix& to, const SequenceRows<const float>& from, const int32
   if (count < to.rows || from.width < to.columns) to.clear();
   for (int64_t r = 0; r < count; ++r) {
     const float by = factor(positions[r]);
-    map(to.row(r), from.width, [by](Lanes x) RUNNEL_INLINE { return by * x; }, from(positions[r]));
+    map(
+        to.row(r), from.width, [by](Lanes x) RUNNEL_INLINE { return by * x; }, from(positions[r]));
   }
 }
 
@@ -157,7 +158,8 @@ void forward_chunk(LshBlock& b, const Chunk& c, const Found& found, const Sequen
     if (first_round)
       copy_numbers(to, b.y.row(i), v.width);
     else
-      map(to, v.width, [factor](Lanes y, Lanes x) RUNNEL_INLINE { return y * factor + x; }, to, b.y.row(i));
+      map(
+          to, v.width, [factor](Lanes y, Lanes x) RUNNEL_INLINE { return y * factor + x; }, to, b.y.row(i));
     found.largest[c.queries[i]] = b.largest[i];
     found.total[c.queries[i]] = b.total[i];
   }
@@ -251,7 +253,8 @@ void cpu::lsh_attention_forward(float* y, float* l, const float* q, const float*
       if (sum == 0)
         copy_numbers(to, rows_of(s, v, n, s.m)(position), s.m);
       else
-        map(to, s.m, [by](Lanes x) RUNNEL_INLINE { return by * x; }, to);
+        map(
+            to, s.m, [by](Lanes x) RUNNEL_INLINE { return by * x; }, to);
       l[i] = sum == 0 ? infinity : l[i] + log(splat(sum))[0];
     }
   }

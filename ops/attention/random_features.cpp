@@ -26,7 +26,9 @@ void cpu::positive_random_features_forward(float* y, const float* p, const float
   const float scale = 1 / std::sqrt(std::sqrt(static_cast<float>(e)));
   const float factor = 1 / std::sqrt(static_cast<float>(features));
   parallel_rows(rows, features, [=](int64_t r) {
-    const float shift = 0.5f * scale * scale * map_sum(e, [](Lanes v) RUNNEL_INLINE { return v * v; }, x + r * e);
+    const float shift = 0.5f * scale * scale *
+                        map_sum(
+                            e, [](Lanes v) RUNNEL_INLINE { return v * v; }, x + r * e);
     map(
         y + r * features, features, [=](Lanes v) RUNNEL_INLINE { return factor * exp(scale * v - shift); },
         p + r * features);
@@ -38,9 +40,12 @@ void cpu::positive_random_features_backward(float* dp, float* dx, const float* d
   const float scale = 1 / std::sqrt(std::sqrt(static_cast<float>(e)));
   parallel_rows(rows, features, [=](int64_t r) {
     const float *const g = dy + r * features, *const feature = y + r * features;
-    const float total = map_sum(features, [](Lanes p, Lanes q) RUNNEL_INLINE { return p * q; }, g, feature);
-    map(dp + r * features, features, [=](Lanes p, Lanes q) RUNNEL_INLINE { return scale * (p * q); }, g, feature);
-    map(dx + r * e, e, [=](Lanes v) RUNNEL_INLINE { return -scale * scale * total * v; }, x + r * e);
+    const float total = map_sum(
+        features, [](Lanes p, Lanes q) RUNNEL_INLINE { return p * q; }, g, feature);
+    map(
+        dp + r * features, features, [=](Lanes p, Lanes q) RUNNEL_INLINE { return scale * (p * q); }, g, feature);
+    map(
+        dx + r * e, e, [=](Lanes v) RUNNEL_INLINE { return -scale * scale * total * v; }, x + r * e);
   });
 }
 

@@ -134,7 +134,8 @@ void backward_block(SoftmaxBlock& b, const AttentionSizes& s, const SoftmaxSeque
   multiply_transposed(b.dq, b.w, b.k, Store::set);
   for (int64_t i = 0; i < count; ++i) {
     float* const to = x.dq(first + i);
-    map(to, s.e, [scale](Lanes sum, Lanes dq) RUNNEL_INLINE { return sum + scale * dq; }, to, b.dq.row(i));
+    map(
+        to, s.e, [scale](Lanes sum, Lanes dq) RUNNEL_INLINE { return sum + scale * dq; }, to, b.dq.row(i));
   }
 }
 
@@ -176,7 +177,8 @@ void cpu::softmax_attention_forward(float* y, float* l, const float* q, const fl
         for (int64_t i = 0; i < count; ++i) {
           const float total = b.total.row(0)[i], inverse = total > 0 ? 1 / total : 0;
           float* const to = of_queries(s, y, n, s.m)(first + i);
-          map(to, s.m, [inverse](Lanes sum) RUNNEL_INLINE { return sum * inverse; }, b.y.row(i));
+          map(
+              to, s.m, [inverse](Lanes sum) RUNNEL_INLINE { return sum * inverse; }, b.y.row(i));
           l[n * s.length + first + i] = b.largest.row(0)[i] + log(splat(total))[0];
         }
       }

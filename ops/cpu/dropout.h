@@ -10,7 +10,8 @@
 namespace runnel {
 namespace {
 
-// Philox works on 32-bit words that are multiplied to 64 bits, so they stand in 64-bit lanes, one Philox block to a lane.
+// Philox works on 32-bit words that are multiplied to 64 bits, so they stand in 64-bit lanes, one Philox block to a
+// lane.
 constexpr int64_t word_lanes = lanes / 2;
 using WordLanes = uint64_t __attribute__((vector_size(sizeof(Lanes))));
 
@@ -28,8 +29,8 @@ RUNNEL_INLINE inline WordLanes multiply_words(WordLanes a, uint32_t b) {
 #endif
 }
 
-// The 16-bit numbers of the key's Philox blocks (engine/random.h): eight for each, two per word, low half first. `count`
-// is a multiple of 8.
+// The 16-bit numbers of the key's Philox blocks (engine/random.h): eight for each, two per word, low half first.
+// `count` is a multiple of 8.
 inline void draw_numbers(uint16_t* numbers, const uint64_t* blocks, int64_t count, Key key) {
   static_assert(std::endian::native == std::endian::little);
   const auto [key0, key1] = key.words();

@@ -19,10 +19,12 @@ RUNNEL_INLINE inline void map(float* y, int64_t n, F f, const X*... x) {
 
 // sum[i] += x[i] for i < n
 RUNNEL_INLINE inline void accumulate(float* sum, const float* x, int64_t n) {
-  map(sum, n, [](Lanes a, Lanes b) RUNNEL_INLINE { return a + b; }, sum, x);
+  map(
+      sum, n, [](Lanes a, Lanes b) RUNNEL_INLINE { return a + b; }, sum, x);
 }
 
-// sum of f(x[i], ...) for i < n. Two sums, since an addition takes several cycles. f(0, ...) is 0, or n a multiple of lanes.
+// sum of f(x[i], ...) for i < n. Two sums, since an addition takes several cycles. f(0, ...) is 0, or n a multiple of
+// lanes.
 template <class F, class... X>
 RUNNEL_INLINE inline float map_sum(int64_t n, F f, const X*... x) {
   Lanes even{}, odd{};
@@ -44,11 +46,13 @@ RUNNEL_INLINE inline float map_max(int64_t n, const float* x) {
 }
 
 RUNNEL_INLINE inline float dot(const float* a, const float* b, int64_t n) {
-  return map_sum(n, [](Lanes p, Lanes q) RUNNEL_INLINE { return p * q; }, a, b);
+  return map_sum(
+      n, [](Lanes p, Lanes q) RUNNEL_INLINE { return p * q; }, a, b);
 }
 // sum[i] += factor x[i] for i < n
 RUNNEL_INLINE inline void add_scaled(float* sum, float factor, const float* x, int64_t n) {
-  map(sum, n, [factor](Lanes a, Lanes b) RUNNEL_INLINE { return a + factor * b; }, sum, x);
+  map(
+      sum, n, [factor](Lanes a, Lanes b) RUNNEL_INLINE { return a + factor * b; }, sum, x);
 }
 RUNNEL_INLINE inline void set_all(float* y, float x, int64_t n) {
   map(y, n, [all = splat(x)]() RUNNEL_INLINE { return all; });
@@ -70,8 +74,8 @@ inline void parallel_rows(int64_t rows, int64_t n, Work work) {
   for (int64_t r = 0; r < rows; ++r) work(r);
 }
 
-// Rows in at most 32 parts of equal size but the last, which depend on their number only: sums of each part, added in the
-// order of the parts, are the same bytes with any number of threads.
+// Rows in at most 32 parts of equal size but the last, which depend on their number only: sums of each part, added in
+// the order of the parts, are the same bytes with any number of threads.
 struct RowParts {
   int64_t rows, each, count;
   explicit RowParts(int64_t all) : rows(all), each(all > 32 ? (all + 31) / 32 : 1), count((all + each - 1) / each) {}

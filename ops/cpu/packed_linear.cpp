@@ -99,7 +99,8 @@ void cpu::pack_linear(float* panels_of_w, const float* w, int64_t out, int64_t i
       pack_panel(panels_of_w, w, in, out, true, j);
       continue;
     }
-    clear(panel.data() + (even - 2) * panel_columns, 2 * panel_columns);  // the second half of the last pair, if in is odd
+    clear(panel.data() + (even - 2) * panel_columns,
+          2 * panel_columns);  // the second half of the last pair, if in is odd
     pack_panel(panel.data(), w, in, out, true, j);
     for (int64_t k = 0; k < even; ++k)
       for (int64_t column = 0; column < panel_columns; ++column)
@@ -176,8 +177,8 @@ std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers
   }
   if (packed.empty() || x.size() == 0) return y;
   const int64_t in = x.shape()[-1];
-  CPU_DISPATCH(packed_linear(packed.data(), std::ssize(packed), x.data(), x.size() / in, in, layers[0].rounded_,
-                             activation));
+  CPU_DISPATCH(
+      packed_linear(packed.data(), std::ssize(packed), x.data(), x.size() / in, in, layers[0].rounded_, activation));
   return y;
 }
 

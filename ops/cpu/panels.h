@@ -1,11 +1,12 @@
-// Products of float32 matrices on one thread. The right operand is packed in panels of two vectors' columns, [depth] rows
-// one after the other, so that it is read sequentially; a block of the result, as many rows as the registers hold, stays
-// in registers over the whole depth of a panel (Goto and van de Geijn, "Anatomy of high-performance matrix
+// Products of float32 matrices on one thread. The right operand is packed in panels of two vectors' columns, [depth]
+// rows one after the other, so that it is read sequentially; a block of the result, as many rows as the registers hold,
+// stays in registers over the whole depth of a panel (Goto and van de Geijn, "Anatomy of high-performance matrix
 // multiplication", 2008).
 #pragma once
 #include <algorithm>
 #include <utility>
 
+#include "ops/cpu/loops.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/small_matrix.h"
 
@@ -13,43 +14,35 @@ namespace runnel {
 namespace {
 
 constexpr int64_t panel_columns = 2 * lanes;
-constexpr int64_t panel_depth = 256;                      // rows of a panel that stay in the first-level cache
-constexpr int most_block_rows = registers == 32 ? 12 : 6;  // and two vectors of b and one number of a
+constexpr int64_t panel_depth = 256;  // rows of a panel that stay in the first-level cache
 
 inline int64_t panels(int64_t columns) { return (columns + panel_columns - 1) / panel_columns; }
 
-// c[r,:] = (or +=) sum_t a(r,t) b[t,:] for `rows` rows and the first `columns` columns of a panel b [depth]. a(r,t) is
-// a[r a_row + t a_step].
-template <int rows>
-RUNNEL_ALONE void panel_block(float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_step,
-                                      const float* b, int64_t depth, int64_t columns, Store how) {
-  Lanes sums[rows][2] = {};
-  for (int64_t t = 0; t < depth; ++t, a += a_step, b += panel_columns) {
-    const Lanes left = load(b), right = load(b + lanes);
-#pragma GCC unroll 12
-    for (int r = 0; r < rows; ++r) {
-      sums[r][0] += a[r * a_row] * left;
-      sums[r][1] += a[r * a_row] * right;
-    }
-  }
-#pragma GCC unroll 12
-  for (int r = 0; r < rows; ++r)
-#pragma GCC unroll 2
-    for (int64_t half = 0; half < 2; ++half) {
-      float* const to = c + r * c_row + half * lanes;
-      const int64_t count = columns - half * lanes;
-      if (count > 0) store(to, how == Store::add ? load(to, count) + sums[r][half] : sums[r][half], count);
-    }
-}
-
-// The same for any number of rows up to most_block_rows.
+// c[r,:] = (or +=) sum_t a(r,t) b[t,:] for at most most_block_rows rows and the first `columns` columns of a panel b.
+// a(r,t) is a[r a_row + t a_step].
 inline void panel_product(float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_step, const float* b,
                           int64_t depth, int64_t rows, int64_t columns, Store how) {
-  if (rows == most_block_rows)
-    return panel_block<most_block_rows>(c, c_row, a, a_row, a_step, b, depth, columns, how);
-  for (; rows >= 4; rows -= 4, c += 4 * c_row, a += 4 * a_row)
-    panel_block<4>(c, c_row, a, a_row, a_step, b, depth, columns, how);
-  for (; rows > 0; --rows, c += c_row, a += a_row) panel_block<1>(c, c_row, a, a_row, a_step, b, depth, columns, how);
+  float edge[most_block_rows * panel_columns];  // where the panel has more columns than c
+  const bool whole = columns >= panel_columns;
+  float* const to = whole ? c : edge;
+  const int64_t to_row = whole ? c_row : panel_columns;
+  const Store to_how = whole ? how : Store::set;
+  const auto block = [&]<int count>(std::integral_constant<int, count>, int64_t r) {
+    block_product<count, 2>(to + r * to_row, to_row, a + r * a_row, a_row, a_step, b, panel_columns, depth, to_how);
+  };
+  if (rows == most_block_rows) {
+    block(std::integral_constant<int, most_block_rows>(), 0);
+  } else {
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4) block(std::integral_constant<int, 4>(), r);
+    for (; r < rows; ++r) block(std::integral_constant<int, 1>(), r);
+  }
+  if (whole) return;
+  for (int64_t r = 0; r < rows; ++r)
+    if (how == Store::add)
+      accumulate(c + r * c_row, edge + r * panel_columns, columns);
+    else
+      copy_numbers(c + r * c_row, edge + r * panel_columns, columns);
 }
 
 // Packs panel j of b [k,n], or of [n,k] if transposed; what lies past the last column becomes zero.
@@ -71,7 +64,8 @@ inline void pack_panel(float* to, const float* b, int64_t k, int64_t n, bool tra
         square[i] = column < columns ? load(b + (first + column) * k + t, k - t) : Lanes{};
       }
       transpose_square(square);
-      for (int64_t i = 0; i < std::min(lanes, k - t); ++i) store(to + (t + i) * panel_columns + half * lanes, square[i]);
+      for (int64_t i = 0; i < std::min(lanes, k - t); ++i)
+        store(to + (t + i) * panel_columns + half * lanes, square[i]);
     }
 }
 
@@ -84,7 +78,8 @@ struct PanelOperand {
 // A matrix [k,n], packed by all threads, as right operand.
 class PanelMatrix {
  public:
-  PanelMatrix(const float* b, int64_t k, int64_t n, bool transposed) : k_(k), n_(n), memory_(panels(n) * k * panel_columns) {
+  PanelMatrix(const float* b, int64_t k, int64_t n, bool transposed)
+      : k_(k), n_(n), memory_(panels(n) * k * panel_columns) {
     float* const to = memory_.data();
 #pragma omp parallel for schedule(static) if (k * n >= 1 << 15)
     for (int64_t j = 0; j < panels(n); ++j) pack_panel(to + j * k * panel_columns, b, k, n, transposed, j);
@@ -110,7 +105,7 @@ class PanelMatrix {
 // c[m,n] = a[rows,m]^T b[rows,n]; or, if told to add, c +=. Both operands are packed, since their rows are far apart.
 inline void transposed_product(float* c, PanelOperand a, PanelOperand b, int64_t rows, int64_t m, int64_t n, bool add) {
   const Scratch right(rows * panels(n) * panel_columns), left(rows * (m + most_block_rows));
-  for (int64_t j = 0; j < panels(n); ++j) 
+  for (int64_t j = 0; j < panels(n); ++j)
     pack_panel(right.data() + j * rows * panel_columns, b.rows, rows, n, false, j);
   for (int64_t r = 0; r < m; r += most_block_rows) {
     const int64_t count = std::min<int64_t>(most_block_rows, m - r);

@@ -1,6 +1,7 @@
 // How one head of one batch entry, whose numbers lie scattered in [B,L,H,width], is loaded into small matrices, and the
 // memory that threads work in: shared by the attention kernels.
 #pragma once
+#include "ops/cpu/loops.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/small_matrix.h"
 #include "ops/kernels.h"
@@ -29,17 +30,15 @@ inline int64_t seen_keys(const int32_t* lengths, const AttentionSizes& s, int64_
 }
 
 // Copies `count` positions; what lies past them, or past the width, becomes zero and so adds nothing.
-template <class Map>
+template <class F>
 RUNNEL_INLINE inline void load(const Matrix& to, const SequenceRows<const float>& from, int64_t first, int64_t count,
-                               Map map) {
+                               F f) {
   if (count < to.rows || from.width < to.columns) to.clear();
   for (int64_t r = 0; r < count; ++r) {
     const float* x = from(first + r);
     float* row = to.row(r);
-    for (int64_t i = 0; i < from.width; i += lanes) {
-      __builtin_prefetch(x + from.next + i);
-      store(row + i, map(load(x + i, from.width - i)), from.width - i);
-    }
+    for (int64_t i = 0; i < from.width; i += tile) __builtin_prefetch(x + from.next + i);  // cache lines
+    runnel::map(row, from.width, f, x);
   }
 }
 inline void load(const Matrix& to, const SequenceRows<const float>& from, int64_t first, int64_t count) {
@@ -50,9 +49,10 @@ inline void load(const Matrix& to, const SequenceRows<const float>& from, int64_
 class Carver {
  public:
   explicit Carver(float* memory) : next_(memory) {}
-  Matrix matrix(int64_t rows, int64_t columns) {
-    const Matrix matrix{reinterpret_cast<Lanes*>(next_), rows, columns};
-    next_ += rows * columns;
+  Matrix matrix(int64_t rows, int64_t columns) { return matrix(rows, columns, columns); }
+  Matrix matrix(int64_t rows, int64_t columns, int64_t stride) {
+    const Matrix matrix{reinterpret_cast<Lanes*>(next_), rows, columns, stride};
+    next_ += rows * stride;
     return matrix;
   }
 

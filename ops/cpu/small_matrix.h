@@ -14,59 +14,66 @@ inline int64_t padded(int64_t n) { return (n + tile - 1) / tile * tile; }
 struct Matrix {
   Lanes* data;
   int64_t rows, columns;
-  float* row(int64_t r) const { return reinterpret_cast<float*>(data) + r * columns; }
-  Lanes* lanes_of(int64_t r) const { return data + r * (columns / lanes); }
+  int64_t stride = columns;  // from row to row
+  float* row(int64_t r) const { return reinterpret_cast<float*>(data) + r * stride; }
+  Lanes* lanes_of(int64_t r) const { return data + r * (stride / lanes); }
+  Matrix some_columns(int64_t first, int64_t count) const { return {data + first / lanes, rows, count, stride}; }
+  // These take rows without gaps.
   int64_t vectors() const { return rows * columns / lanes; }
   void clear() const { std::memset(static_cast<void*>(data), 0, static_cast<size_t>(rows * columns) * sizeof(float)); }
 };
 
-// Which t of sum_t a(r,t) b[t,:] are not known to be zero: all, those up to r, or those from r.
-enum class Terms { all, to_row, from_row };
 enum class Store { set, add };
 
-// c[r,:] = (or +=) sum_t a(r,t) b[t,:] for a few rows and `width` vectors of columns, whose sums stay in registers.
-// a(r,t) is a[r,t], or a[t,r] if transposed.
-constexpr int block_rows = registers / 4;
-template <int width, bool transposed>
-RUNNEL_ALONE void block_product(Matrix c, Matrix a, Matrix b, int64_t r0, int64_t column, int64_t begin,
-                          int64_t end, Store store) {
-  Lanes sums[block_rows][width] = {};
-  const int64_t a_row = transposed ? 1 : a.columns, a_step = transposed ? a.columns : 1;
-  const float* from = a.row(0) + r0 * a_row + begin * a_step;
-  const Lanes* with = b.lanes_of(begin) + column;
-  for (int64_t t = begin; t < end; ++t, from += a_step, with += b.columns / lanes)
-#pragma GCC unroll 8
-    for (int r = 0; r < block_rows; ++r)
+// As many rows of a product as fit into the registers with two vectors of columns, beside two vectors and one number to
+// multiply.
+constexpr int most_block_rows = registers == 32 ? 12 : 6;
+
+// c[r,:] = (or +=) sum_t a(r,t) b[t,:] for `rows` rows and `width` vectors of columns, whose sums stay in registers.
+// a(r,t) is a[r a_row + t a_step]; rows of b and c are b_row and c_row apart.
+template <int rows, int width>
+RUNNEL_ALONE void block_product(float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_step, const float* b,
+                                int64_t b_row, int64_t terms, Store how) {
+  Lanes sums[rows][width] = {};
+  for (int64_t t = 0; t < terms; ++t, a += a_step, b += b_row) {
+    Lanes with[width];
 #pragma GCC unroll 2
-      for (int w = 0; w < width; ++w) sums[r][w] += from[r * a_row] * with[w];
-#pragma GCC unroll 8
-  for (int r = 0; r < block_rows; ++r)
+    for (int w = 0; w < width; ++w) with[w] = load(b + w * lanes);
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 2
+      for (int w = 0; w < width; ++w) sums[r][w] += a[r * a_row] * with[w];
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
     for (int w = 0; w < width; ++w) {
-      Lanes& to = c.lanes_of(r0 + r)[column + w];
-      to = store == Store::add ? to + sums[r][w] : sums[r][w];
+      float* const to = c + r * c_row + w * lanes;
+      store(to, how == Store::add ? load(to) + sums[r][w] : sums[r][w]);
     }
 }
 
-template <bool transposed>
-inline void product(const Matrix& c, const Matrix& a, const Matrix& b, Store store, Terms terms) {
-  for (int64_t r = 0; r < c.rows; r += block_rows) {
-    const int64_t begin = terms == Terms::from_row ? r : 0;
-    const int64_t end = terms == Terms::to_row ? (r + block_rows < b.rows ? r + block_rows : b.rows) : b.rows;
+// c = (or +=) a b, or a^T b; c has an even number of rows.
+inline void product(const Matrix& c, const Matrix& a, const Matrix& b, Store how, bool transposed) {
+  const int64_t a_row = transposed ? 1 : a.stride, a_step = transposed ? a.stride : 1;
+  const auto block = [&]<int rows>(std::integral_constant<int, rows>, int64_t r) {
+    const float* const from = a.row(0) + r * a_row;
     int64_t column = 0;
-    for (; column + 2 <= c.columns / lanes; column += 2)
-      block_product<2, transposed>(c, a, b, r, column, begin, end, store);
-    if (column < c.columns / lanes) block_product<1, transposed>(c, a, b, r, column, begin, end, store);
-  }
+    for (; column + 2 * lanes <= c.columns; column += 2 * lanes)
+      block_product<rows, 2>(c.row(r) + column, c.stride, from, a_row, a_step, b.row(0) + column, b.stride, b.rows,
+                             how);
+    for (; column < c.columns; column += lanes)
+      block_product<rows, 1>(c.row(r) + column, c.stride, from, a_row, a_step, b.row(0) + column, b.stride, b.rows,
+                             how);
+  };
+  int64_t r = 0;
+  for (; r + most_block_rows <= c.rows; r += most_block_rows) block(std::integral_constant<int, most_block_rows>(), r);
+  for (; r + 4 <= c.rows; r += 4) block(std::integral_constant<int, 4>(), r);
+  for (; r + 2 <= c.rows; r += 2) block(std::integral_constant<int, 2>(), r);
 }
-
-// c = a b, c = a^T b
-inline void multiply(const Matrix& c, const Matrix& a, const Matrix& b, Store store, Terms terms = Terms::all) {
-  product<false>(c, a, b, store, terms);
-}
-inline void multiply_transposed(const Matrix& c, const Matrix& a, const Matrix& b, Store store,
-                                Terms terms = Terms::all) {
-  product<true>(c, a, b, store, terms);
+inline void multiply(const Matrix& c, const Matrix& a, const Matrix& b, Store how) { product(c, a, b, how, false); }
+inline void multiply_transposed(const Matrix& c, const Matrix& a, const Matrix& b, Store how) {
+  product(c, a, b, how, true);
 }
 
 #if !__has_builtin(__builtin_shufflevector)  // g++ 11

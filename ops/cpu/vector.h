@@ -1,5 +1,5 @@
-// Vectors for kernels: as many float32 numbers as a register of the instruction set holds. + - * / < and ?: work on them
-// lane by lane (an extension of g++ and clang); here is what those operators leave out, and elementary functions.
+// Vectors for kernels: as many float32 numbers as a register of the instruction set holds. + - * / < and ?: work on
+// them lane by lane (an extension of g++ and clang); here is what those operators leave out, and elementary functions.
 //
 // Each file of kernels is compiled once for each instruction set (engine/dispatch.h). So everything in ops/cpu has
 // internal linkage: of functions with external linkage the linker would keep one version for all instruction sets. And
@@ -19,7 +19,7 @@
 #include <limits>
 
 #define RUNNEL_INLINE __attribute__((always_inline))  // of lambdas, too, where it follows the arguments
-#define RUNNEL_ALONE __attribute__((noinline))         // so that all registers are its own
+#define RUNNEL_ALONE __attribute__((noinline))        // so that all registers are its own
 
 namespace runnel {
 namespace {
@@ -91,8 +91,8 @@ RUNNEL_INLINE inline float lane_max(Lanes x) {
   return part[0];
 }
 
-// e^x = 2^n e^r with n the integer nearest to x / ln 2 and r = x - n ln 2, where e^r = 1 + r + r^2 tail with a polynomial
-// of degree 4 (relative error of e^r 3e-9 for |r| <= ln 2 / 2).
+// e^x = 2^n e^r with n the integer nearest to x / ln 2 and r = x - n ln 2, where e^r = 1 + r + r^2 tail with a
+// polynomial of degree 4 (relative error of e^r 3e-9 for |r| <= ln 2 / 2).
 struct ExpParts {
   Lanes r, tail, power;  // power: 2^n, for numbers whose exponential is neither 0 nor infinite
 };
@@ -109,8 +109,8 @@ RUNNEL_INLINE inline ExpParts exp_parts(Lanes x) {
   return {r, tail, std::bit_cast<Lanes>(std::bit_cast<BitLanes>(shifted) << 23)};
 }
 
-// The error is below 0.9 units in the last place where multiply-adds are fused, 1.2 where not; results below the smallest
-// normal number are 0.
+// The error is below 0.9 units in the last place where multiply-adds are fused, 1.2 where not; results below the
+// smallest normal number are 0.
 RUNNEL_INLINE inline Lanes exp(Lanes x) {
   constexpr float lowest = -87.33654f, highest = 88.72283f;  // logarithms of the smallest normal and largest float
   const auto [r, tail, power] = exp_parts(x);
@@ -152,8 +152,8 @@ RUNNEL_INLINE inline Lanes log1p(Lanes x) {
   return log(y) + (x - (y - 1)) / y;
 }
 
-// Phi(x), the standard normal distribution function: for t = |x|, Phi(-t) = e^(-t^2 / 2) u P(u) with u = 1 / (1 + 0.35 t)
-// and a polynomial of degree 8 (relative error 3e-8 for t <= 14).
+// Phi(x), the standard normal distribution function: for t = |x|, Phi(-t) = e^(-t^2 / 2) u P(u) with u = 1 / (1 + 0.35
+// t) and a polynomial of degree 8 (relative error 3e-8 for t <= 14).
 RUNNEL_INLINE inline Lanes normal_cdf(Lanes x) {
   const Lanes t = abs(x), u = 1 / (1 + 0.35f * t);
   Lanes p = u * -0x1.dd87c4p-6f + 0x1.26db2ap-3f;
