@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds and runs all tests, with ctest:
 #   format     the sources are as clang-format 14 writes them
-#   release    as it is shipped, without CUDA; and the library as other projects find it
+#   release    as it is shipped, without CUDA; and the library as other projects find it; then the ops with each smaller
+#              instruction set that the program has kernels for
 #   fuzz       the fuzz targets by clang: their corpus, then half a minute of new inputs for each
 #   sanitize   under AddressSanitizer and UndefinedBehaviorSanitizer, with the CUDA kernels on the emulator in tests/simt:
 #              everything once, then the ops with three more orders of threads
@@ -21,6 +22,8 @@ passed=0 failed=0 skipped=0
 work=$(mktemp -d)
 export TMPDIR=$work
 trap 'rm -rf "$work"' EXIT
+
+slow='memory|twelve|four-point|by differences|distribution of'  # and no kernel is in them alone
 
 skip() {
   echo "skipped: 1 test, $1"
@@ -60,6 +63,11 @@ esac
 
 build release
 run build
+# This processor's instruction set has run: the ops once more with each smaller one.
+for set in baseline avx2 avx512; do
+  build/runnel --version | grep -q "used as $set$" && break
+  RUNNEL_INSTRUCTION_SET=$set run build -L ops -E "$slow"
+done
 
 can_fuzz() {
   ./setup.sh --fuzzing &&
@@ -72,8 +80,6 @@ if can_fuzz >/dev/null 2>&1; then
 else
   skip "of the fuzz targets: they need clang with libFuzzer"
 fi
-
-slow='memory|twelve|four-point|by differences|distribution of'  # and no kernel is in them alone
 
 if ! { command -v nvcc || ls /usr/local/cuda/bin/nvcc; } >/dev/null 2>&1; then
   skip "of the CUDA kernels: there is no nvcc (developer.nvidia.com/cuda-downloads)"

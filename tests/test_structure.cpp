@@ -35,7 +35,7 @@ struct Rule {
 // anything.
 const std::map<std::string, Rule> rules = {
     {"engine", {{"engine"}, {"immintrin.h"}}},
-    {"ops", {{"engine", "ops"}, {"dnnl.hpp", "immintrin.h"}}},
+    {"ops", {{"engine", "ops"}, {"dnnl.hpp", "immintrin.h", "arm_neon.h"}}},
     {"cuda", {{"cuda"}, {"cuda_runtime.h", "cublas_v2.h"}}},
     {"models", {{"engine", "ops", "models"}, {"nlohmann/json.hpp", "nlohmann/json_fwd.hpp", "zlib.h"}}},
     {"datasets", {{"engine", "datasets"}, {"stb/stb_image.h", "zlib.h"}}},
@@ -121,6 +121,24 @@ void add_definitions(Names& all, const std::string& file) {
   }
 }
 
+// What stands between #if RUNNEL_ONCE and its #endif in a file.
+std::string compiled_once(const std::string& file) {
+  std::istringstream lines(read(root / file));
+  std::string text;
+  int depth = 0;  // of conditions, from #if RUNNEL_ONCE on
+  for (std::string line; std::getline(lines, line);) {
+    if (depth == 0) {
+      depth = line == "#if RUNNEL_ONCE";
+      continue;
+    }
+    depth += line.starts_with("#if");
+    depth -= line.starts_with("#endif");
+    text += line + "\n";
+  }
+  CHECK_MESSAGE(depth == 0, file << ": #if RUNNEL_ONCE has no #endif");
+  return text;
+}
+
 }  // namespace
 
 TEST_CASE("structure: folders include only what they may") {
@@ -190,13 +208,30 @@ TEST_CASE("structure: every kernel of the contract is defined on the CPU and on 
     for (const std::string& file : files(folder, {".cpp", ".cu"})) add_definitions(defined, file);
   for (const std::string header : {"engine/dispatch.h", "ops/kernels.h"}) {
     const std::string text = read(root / header);
-    const auto kernels = matches(text, R"(^KERNEL\((\w+)\()");
+    const auto kernels = matches(text, R"(^(CPU_)?KERNEL\((\w+)\()");
     CHECK_FALSE(kernels.empty());
     for (const std::smatch& m : kernels)
       for (const std::string device : {"cpu", "cuda"})
-        CHECK_MESSAGE(defined.contains("runnel::" + device + "::" + m.str(1)),
-                      header << ": " << device << "::" << m.str(1));
+        if (device == "cpu" || !m[1].matched)
+          CHECK_MESSAGE(defined.contains("runnel::" + device + "::" + m.str(2)),
+                        header << ": " << device << "::" << m.str(2));
   }
+}
+
+// In what is compiled once, cpu:: is the namespace of the baseline kernels; DISPATCH chooses among all of them.
+TEST_CASE("structure: what is compiled once does not call a kernel of one instruction set") {
+  if (!has_sources()) return;
+  const std::string cmake = read(root / "CMakeLists.txt");
+  const auto list = matches(cmake, R"(REMOVE_ITEM kernel_sources ([^)]*)\))");
+  REQUIRE(list.size() == 1);
+  std::istringstream words(list[0].str(1));
+  const Names without_kernels{std::istream_iterator<std::string>(words), {}};
+  for (const std::string& file : files("ops", {".cpp"})) {
+    const std::string once = without_kernels.contains(file) ? read(root / file) : compiled_once(file);
+    for (const std::smatch& m : matches(once, R"(\bcpu(_\w+)?::\w+)"))
+      FAIL_CHECK(file << " calls " << m.str() << " where it is compiled once");
+  }
+  CHECK_FALSE(compiled_once("ops/elementwise.cpp").empty());
 }
 
 #if RUNNEL_CUDA_IS_EMULATED

@@ -34,6 +34,8 @@ constexpr int most_block_rows = registers == 32 ? 12 : 6;
 template <int rows, int width>
 RUNNEL_ALONE void block_product(float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_step, const float* b,
                                 int64_t b_row, int64_t terms, Store how) {
+  if (how == Store::add)
+    for (int r = 0; r < rows; ++r) __builtin_prefetch(c + r * c_row, 1);
   Lanes sums[rows][width] = {};
   for (int64_t t = 0; t < terms; ++t, a += a_step, b += b_row) {
     Lanes with[width];
