@@ -9,6 +9,7 @@
 
 #include "engine/device.h"
 #include "engine/numerics.h"
+#include "engine/profile.h"
 
 #ifdef RUNNEL_CPU
 #define RUNNEL_ONCE 0
@@ -47,23 +48,27 @@ namespace cpu = RUNNEL_CPU;  // kernels are defined in it, and call each other t
   void __VA_ARGS__;       \
   }
 
-// CPU_DISPATCH(f(y, n)) calls the kernel for the instruction set that this process uses.
+// ON_CPU(f(y, n)) calls the kernel for the instruction set that this process uses; CPU_DISPATCH times it, too, and so
+// must not be called by several threads at a time.
 #if RUNNEL_WITH_VARIANTS
-#define CPU_DISPATCH(...)                                                                              \
+#define ON_CPU(...)                                                                                    \
   (::runnel::instruction_set() == ::runnel::InstructionSet::avx512_bf16 ? cpu_avx512_bf16::__VA_ARGS__ \
    : ::runnel::instruction_set() == ::runnel::InstructionSet::avx512    ? cpu_avx512::__VA_ARGS__      \
    : ::runnel::instruction_set() == ::runnel::InstructionSet::avx2      ? cpu_avx2::__VA_ARGS__        \
                                                                         : cpu_baseline::__VA_ARGS__)
 #else
-#define CPU_DISPATCH(...) (cpu_baseline::__VA_ARGS__)
+#define ON_CPU(...) (cpu_baseline::__VA_ARGS__)
 #endif
+#define CPU_DISPATCH(...) (::runnel::KernelTimer(::runnel::Device::cpu, #__VA_ARGS__), ON_CPU(__VA_ARGS__))
 
 // DISPATCH(device, f(y, n)) calls the kernel of `device`. Without CUDA the second is declared and never named, so
 // nothing has to be stubbed.
 #if RUNNEL_WITH_CUDA
-#define DISPATCH(device, ...) ((device) == ::runnel::Device::cpu ? CPU_DISPATCH(__VA_ARGS__) : cuda::__VA_ARGS__)
+#define DISPATCH(device, ...)                     \
+  (::runnel::KernelTimer((device), #__VA_ARGS__), \
+   (device) == ::runnel::Device::cpu ? ON_CPU(__VA_ARGS__) : cuda::__VA_ARGS__)
 #else
-#define DISPATCH(device, ...) (static_cast<void>(device), CPU_DISPATCH(__VA_ARGS__))
+#define DISPATCH(device, ...) (::runnel::KernelTimer((device), #__VA_ARGS__), ON_CPU(__VA_ARGS__))
 #endif
 
 namespace runnel {

@@ -473,6 +473,19 @@ TEST_CASE("RUNNEL_INSTRUCTION_SET: --version names the set that is used, and wha
   check_refused(with("sse9"), 1, "RUNNEL_INSTRUCTION_SET is 'sse9'; it can be baseline, avx2, avx512 or avx512_bf16");
 }
 
+TEST_CASE("RUNNEL_PROFILE=1: a table of the kernels on stderr") {
+  const Sandbox box;
+  setenv("RUNNEL_PROFILE", "1", 1);
+  const Result result =
+      box.run("copy train --width 32 --feed-forward 40 --layers 2 --heads 2 --length 20 --batch 2 --steps 3 --out run");
+  unsetenv("RUNNEL_PROFILE");
+  CHECK(result.status == 0);
+  const std::string& table = result.err;
+  CHECK(contains(table, "outside of kernels"));
+  CHECK(
+      contains(table, "\ncausal_linear_attention_backward" + std::string(18, ' ') + "6 "));  // once a layer and update
+}
+
 TEST_CASE("the command line: help and version") {
   const Sandbox box;
   const Result help = box.run("copy train --help");

@@ -49,6 +49,7 @@ const Names for_cuda = {"ops/kernels.h", "engine/check.h", "engine/memory.h", "e
 const std::map<std::string, Names> private_headers = {
     {"ops/kernels.h", {"ops", "cuda", "apps/bench/kernels.cpp"}},  // a benchmark of each kernel by itself
     {"engine/dispatch.h", {"ops/kernels.h"}},
+    {"engine/profile.h", {}},
     {"engine/cuda_backend.h", {"cuda/device.cu"}},
 };
 

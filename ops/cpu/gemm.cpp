@@ -111,7 +111,7 @@ Operand::Operand(const float* rows, int64_t n) : data_(const_cast<float*>(rows))
   if (precision() != Precision::bf16) return;
   rounded_ = std::make_unique<Storage>(static_cast<size_t>(n) * sizeof(uint16_t), Device::cpu);
   data_ = rounded_->data();
-  CPU_DISPATCH(round_to_bf16(static_cast<uint16_t*>(data_), rows, n));
+  ON_CPU(round_to_bf16(static_cast<uint16_t*>(data_), rows, n));
 }
 
 struct PackedMatrix::Layout {
