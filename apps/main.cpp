@@ -64,20 +64,9 @@ int run(int argc, char** argv) {
   }
 }
 
-// OpenMP's threads wait for the next parallel loop by spinning, g++'s for some milliseconds: on a machine that is
-// shared that takes a third of the time of a training step from the threads that work, and not to spin at all makes
-// generation of one image six times slower. libgomp reads how long when it is loaded, so the program starts itself once
-// more.
-void spin_briefly(char** argv) {
-  if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
-  setenv("GOMP_SPINCOUNT", "20000", 1);
-  execv("/proc/self/exe", argv);  // if it fails, this process does
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  spin_briefly(argv);
   std::set_terminate(terminate);
   runnel::prepare_output();
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is then an error like a full disk

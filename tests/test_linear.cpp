@@ -166,7 +166,7 @@ TEST_CASE("in bf16, linear and its gradients are those of operands rounded to bf
   try {
     set_precision(Precision::bf16);
   } catch (const Error& no_such_processor) {
-    MESSAGE("skipped: 1 test, " << no_such_processor.what());
+    MESSAGE("skipped: 1 test, " << std::string(no_such_processor.what()));
     return;
   }
   const auto rounded = [](const Tensor& t) {

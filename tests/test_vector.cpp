@@ -86,14 +86,14 @@ TEST_CASE("vectors: the normal distribution function is within 1e-6 relative, fa
 TEST_CASE("vectors: partial loads and stores, and sums and maxima of every length") {
   for (int64_t n = 1; n <= 5 * lanes; ++n) {
     std::vector<float> x(static_cast<size_t>(n)), y(static_cast<size_t>(n) + 1, 7);
-    double sum = 0;
-    for (int64_t i = 0; i < n; ++i) sum += x[static_cast<size_t>(i)] = static_cast<float>(i * i % 17) - 20;
+    double total = 0;
+    for (int64_t i = 0; i < n; ++i) total += x[static_cast<size_t>(i)] = static_cast<float>(i * i % 17) - 20;
     map(
         y.data(), n, [](Lanes v) { return 2 * v; }, x.data());
     for (int64_t i = 0; i < n; ++i) CHECK(y[static_cast<size_t>(i)] == 2 * x[static_cast<size_t>(i)]);
     CHECK(y.back() == 7);
     CHECK(map_sum(
-              n, [](Lanes v) { return v; }, x.data()) == doctest::Approx(sum));
+              n, [](Lanes v) { return v; }, x.data()) == doctest::Approx(total));
     CHECK(map_max(n, x.data()) == *std::max_element(x.begin(), x.end()));
     const Lanes part = load(x.data(), n, splat(5));
     for (int64_t i = 0; i < lanes; ++i) CHECK(part[i] == (i < n ? x[static_cast<size_t>(i)] : 5));

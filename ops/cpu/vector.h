@@ -131,8 +131,10 @@ RUNNEL_INLINE inline Lanes expm1(Lanes x) {
 // polynomial of degree 8 (relative error 4e-9). 0 and subnormal numbers give -infinity, negative ones NaN.
 RUNNEL_INLINE inline Lanes log(Lanes x) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
-  const IntLanes bits = std::bit_cast<IntLanes>(x), n = (bits - 0x3f3504f3) >> 23;  // the bits of sqrt(1/2)
-  const Lanes f = std::bit_cast<Lanes>(bits - (n << 23)) - 1, exponent = __builtin_convertvector(n, Lanes);
+  const BitLanes bits = std::bit_cast<BitLanes>(x);
+  const IntLanes n = std::bit_cast<IntLanes>(bits - 0x3f3504f3u) >> 23;  // the bits of sqrt(1/2)
+  const Lanes f = std::bit_cast<Lanes>(bits - (std::bit_cast<BitLanes>(n) << 23)) - 1;
+  const Lanes exponent = __builtin_convertvector(n, Lanes);
   Lanes p = f * -0x1.383d96p-4f + 0x1.084e00p-3f;
   p = p * f - 0x1.0f375cp-3f;
   p = p * f + 0x1.22709cp-3f;
