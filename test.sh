@@ -65,7 +65,7 @@ build release
 run build
 # This processor's instruction set has run: the ops once more with each smaller one.
 for set in baseline avx2 avx512; do
-  build/runnel --version | grep -q "used as $set$" && break
+  [[ $(build/runnel --version) == *"used as $set" ]] && break
   RUNNEL_INSTRUCTION_SET=$set run build -L ops -E "$slow"
 done
 

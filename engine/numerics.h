@@ -4,9 +4,9 @@
 
 namespace runnel {
 
-// Which instructions the CPU's kernels use: those that the program was compiled for, or more, as far as the processor
-// has them. RUNNEL_INSTRUCTION_SET in the environment names a smaller set, for oneDNN as well; throws Error if it names
-// none, or one that this processor lacks. The first call decides.
+// The instructions that oneDNN uses and, in a build with RUNNEL_VARIANTS, the CPU's kernels: the largest set that the
+// processor has, or the one that RUNNEL_INSTRUCTION_SET in the environment names. Throws Error if that is none of
+// these, or the processor lacks it. The first call decides.
 enum class InstructionSet { baseline, avx2, avx512, avx512_bf16 };
 InstructionSet instruction_set();
 const char* name(InstructionSet set);

@@ -53,26 +53,25 @@ class Profile {
 };
 
 Profile* profile() {  // null: not wanted
-  static const char* const wish = std::getenv("RUNNEL_PROFILE");
-  if (!wish || *wish == '\0' || std::string(wish) == "0") return nullptr;
+  static const bool wanted = [] {
+    const char* const wish = std::getenv("RUNNEL_PROFILE");
+    return wish && *wish != '\0' && std::string(wish) != "0";
+  }();
+  if (!wanted) return nullptr;
   static Profile the_profile;
   return &the_profile;
 }
 
 }  // namespace
 
-KernelTimer::KernelTimer(Device device, const char* call) : device_(device), call_(call) {
-  if (!profile()) return;
-  if (device == Device::cuda) synchronize(device);
-  begin_ = Clock::now();
+KernelTimer::KernelTimer(Device device, const char* call) : call_(device == Device::cpu && profile() ? call : nullptr) {
+  if (call_) begin_ = Clock::now();
 }
 
 KernelTimer::~KernelTimer() {
-  Profile* const to = profile();
-  if (!to) return;
-  if (device_ == Device::cuda) synchronize(device_);
+  if (!call_) return;
   const std::string call = call_;
-  to->add(call.substr(0, call.find('(')), begin_, Clock::now());
+  profile()->add(call.substr(0, call.find('(')), begin_, Clock::now());
 }
 
 }  // namespace runnel

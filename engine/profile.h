@@ -1,5 +1,6 @@
-// RUNNEL_PROFILE=1 in the environment: the time of each kernel, as a table on stderr when the program ends. For the
-// sources of the engine, the ops and the kernels only.
+// RUNNEL_PROFILE=1 in the environment: the time of each CPU kernel, as a table on stderr when the program ends. For the
+// sources of the engine, the ops and the kernels only. CUDA kernels run asynchronously and may be captured in a graph:
+// NVIDIA's profilers time those.
 #pragma once
 #include <chrono>
 
@@ -7,8 +8,7 @@
 
 namespace runnel {
 
-// Times a kernel from its construction to its destruction, and does nothing without RUNNEL_PROFILE. With it, waits for
-// the device before and after.
+// Times a kernel from its construction to its destruction; does nothing on CUDA, and without RUNNEL_PROFILE.
 class KernelTimer {
  public:
   KernelTimer(Device device, const char* call);  // call: the kernel's name and arguments, "scale(y, x, s, n)"
@@ -17,8 +17,7 @@ class KernelTimer {
   KernelTimer& operator=(const KernelTimer&) = delete;
 
  private:
-  Device device_;
-  const char* call_;
+  const char* call_;  // null: not timed
   std::chrono::steady_clock::time_point begin_;
 };
 

@@ -31,7 +31,7 @@ void cpu::add_bias_backward(float* db, const float* dy, int64_t rows, int64_t n)
   constexpr int64_t width = 64;  // columns at a time: four cache lines of every row
 #pragma omp parallel for schedule(static) if (rows * n >= parallel_from)
   for (int64_t first = 0; first < n; first += width) {
-    const int64_t count = n - first < width ? n - first : width;
+    const int64_t count = std::min(width, n - first);
     float sums[width] = {};
     for (int64_t r = 0; r < rows; ++r) accumulate(sums, dy + r * n + first, count);
     std::memcpy(db + first, sums, static_cast<size_t>(count) * sizeof(float));

@@ -28,7 +28,7 @@ void cpu::embedding_backward(float* dtable, const float* dy, const int32_t* toke
   clear(dtable, vocabulary * d);
 #pragma omp parallel for schedule(static) if (batch * length * d >= parallel_from)
   for (int64_t column = 0; column < d; column += width) {
-    const int64_t count = d - column < width ? d - column : width;
+    const int64_t count = std::min(width, d - column);
     for (int64_t r = 0; r < batch * length; ++r) {
       float piece[width];
       const int64_t begin = r * (d + p) + column;

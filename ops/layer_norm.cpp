@@ -85,7 +85,7 @@ void cpu::layer_norm_forward(float* y, float* mean, float* rstd, const float* x,
 void cpu::layer_norm_backward(float* dx, float* da, float* dgamma, float* dbeta, const float* dy, const float* x,
                               const float* a, const float* gamma, const float* mean, const float* rstd, int64_t rows,
                               int64_t d, Dropout dropout) {
-  const RowParts parts(rows);
+  const RowParts parts(rows, 32, 1);
   const Scratch sums(parts.count * 2 * d);
   const ThreadScratch two_rows(2 * d);
 #pragma omp parallel for schedule(static) if (rows * d >= parallel_from)

@@ -27,7 +27,7 @@ constexpr bool use_onednn = lanes == 16;
 using Weights = std::conditional_t<use_onednn, onednn::PackedMatrix, PanelMatrix>;
 using Operand = std::conditional_t<use_onednn, onednn::Operand, PanelOperand>;
 
-constexpr int64_t rows_at_once = 96;  // a multiple of the rows of all blocks of panels.h
+constexpr int64_t rows_at_once = use_onednn ? 128 : 96;  // 96: a multiple of the rows of all blocks of panels.h
 
 // y = activation(y + b)
 void finish(float* y, const float* b, int64_t rows, int64_t n, Activation activation) {
@@ -116,13 +116,13 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
     if (db) clear(db, out);
     dx = dw = nullptr;
   }
+  if (rows == 0) return;
   std::optional<Weights> packed;
   if (dx) packed.emplace(w, out, in, false);
   // The first part is summed up in dw and db themselves.
-  constexpr int64_t most_parts = 16, least_rows = 512;
-  const int64_t parts = std::clamp<int64_t>(rows / least_rows, 1, most_parts), each = (rows + parts - 1) / parts;
+  const RowParts parts(rows, 16, 512);
   const int64_t size = (dw ? out * in : 0) + (db ? out : 0);
-  const Scratch sums((parts - 1) * size);
+  const Scratch sums((parts.count - 1) * size);
   const LinearInputs inputs{dy, x, y, out, in, activation, dropout};
   const auto of_part = [&](int64_t part) -> LinearGradients {
     if (part == 0) return {dx, dw, db};
@@ -131,16 +131,15 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
   };
   FirstError error;
 #pragma omp parallel for schedule(static)
-  for (int64_t part = 0; part < parts; ++part)
-    error.guard([&] {
-      backward_rows(of_part(part), inputs, packed ? &*packed : nullptr, part * each, std::min(rows, (part + 1) * each));
-    });
+  for (int64_t part = 0; part < parts.count; ++part)
+    error.guard(
+        [&] { backward_rows(of_part(part), inputs, packed ? &*packed : nullptr, parts.begin(part), parts.end(part)); });
   error.rethrow();
   const auto add_parts = [&](float* sum, int64_t offset, int64_t n) {
     constexpr int64_t piece = 4096;  // stays in the cache
 #pragma omp parallel for schedule(static) if (n >= parallel_from)
     for (int64_t begin = 0; begin < n; begin += piece)
-      for (int64_t part = 1; part < parts; ++part)
+      for (int64_t part = 1; part < parts.count; ++part)
         accumulate(sum + begin, sums.data() + (part - 1) * size + offset + begin, std::min(piece, n - begin));
   };
   if (dw) add_parts(dw, 0, out * in);

@@ -61,17 +61,14 @@ struct HeadGroup {
 
 // Rows of a group in x [B,length,H,width].
 template <class T>
-struct GroupRows {
-  T* data;
-  int64_t stride, width, heads, next;  // `next`: from a row to that of the chunk which will be scanned next
-  T* operator()(int64_t position) const { return data + position * stride; }
+struct GroupRows : SequenceRows<T> {
+  using SequenceRows<T>::width;
+  int64_t heads;
 
   GroupRows(T* x, const HeadGroup& group, int64_t length, int64_t all_heads, int64_t numbers, int64_t next_chunk)
-      : data(x + (group.entry * length * all_heads + group.first) * numbers),
-        stride(all_heads * numbers),
-        width(numbers),
-        heads(group.count),
-        next(next_chunk * stride) {}
+      : SequenceRows<T>(
+            rows_of_sequence(x, group.entry * all_heads + group.first, length, all_heads, numbers, next_chunk)),
+        heads(group.count) {}
 
   // f(position's row, matrix's row, numbers) for each row, of all heads at once if they lie side by side in the matrix.
   template <class F>

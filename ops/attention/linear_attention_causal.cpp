@@ -20,8 +20,8 @@ namespace {
 // stay in registers. a and b are `row` apart from position to position, c and x `column`: negative in reverse.
 constexpr int scan_positions = 4, scan_width = 2;  // the fastest of 1 to 8 and 1 to 4 with 16 registers of 8 lanes
 template <int width>
-RUNNEL_ALONE void scan_block(float* x, float* s, const float* a, const float* b, const float* c, int64_t row,
-                             int64_t column, int64_t rows, int64_t columns) {
+RUNNEL_NOINLINE void scan_block(float* x, float* s, const float* a, const float* b, const float* c, int64_t row,
+                                int64_t column, int64_t rows, int64_t columns) {
   Lanes sums[scan_positions][width] = {}, added[scan_positions][width];
 #pragma GCC unroll 8
   for (int i = 0; i < scan_positions; ++i)

@@ -2,6 +2,8 @@
 #pragma once
 #include <omp.h>
 
+#include <algorithm>
+
 #include "ops/cpu/vector.h"
 
 namespace runnel {
@@ -62,7 +64,7 @@ RUNNEL_INLINE inline void set_all(float* y, float x, int64_t n) {
 template <class F, class... X>
 inline void parallel_map(float* y, int64_t n, F f, const X*... x) {
   constexpr int64_t piece = 1 << 12;
-  const auto work = [=](int64_t i) { map(y + i, n - i < piece ? n - i : piece, f, (x + i)...); };
+  const auto work = [=](int64_t i) { map(y + i, std::min(piece, n - i), f, (x + i)...); };
 #pragma omp parallel for schedule(static) if (n >= parallel_from)
   for (int64_t i = 0; i < n; i += piece) work(i);
 }
@@ -74,13 +76,14 @@ inline void parallel_rows(int64_t rows, int64_t n, Work work) {
   for (int64_t r = 0; r < rows; ++r) work(r);
 }
 
-// Rows in at most 32 parts of equal size but the last, which depend on their number only: sums of each part, added in
-// the order of the parts, are the same bytes with any number of threads.
+// Rows in at most `most` parts of at least `least` rows, equal but the last, which depend on their number only: sums of
+// each part, added in the order of the parts, are the same bytes with any number of threads.
 struct RowParts {
   int64_t rows, each, count;
-  explicit RowParts(int64_t all) : rows(all), each(all > 32 ? (all + 31) / 32 : 1), count((all + each - 1) / each) {}
+  RowParts(int64_t all, int64_t most, int64_t least)
+      : rows(all), each(std::max(least, (all + most - 1) / most)), count((all + each - 1) / each) {}
   int64_t begin(int64_t part) const { return part * each; }
-  int64_t end(int64_t part) const { return (part + 1) * each < rows ? (part + 1) * each : rows; }
+  int64_t end(int64_t part) const { return std::min((part + 1) * each, rows); }
 };
 
 }  // namespace

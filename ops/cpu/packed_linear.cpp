@@ -93,14 +93,14 @@ void cpu::round_to_bf16(uint16_t* to, const float* from, int64_t n) {
 // In bf16, two neighbours along `in` lie side by side: [out/columns][in/2][columns][2].
 void cpu::pack_linear(float* panels_of_w, const float* w, int64_t out, int64_t in, bool rounded) {
   const int64_t depth = packed_depth(in, rounded), even = 2 * depth;
-  const Scratch panel(even * panel_columns), pairs(even * panel_columns);
+  const Scratch panel(rounded ? even * panel_columns : 0), pairs(rounded ? even * panel_columns : 0);
   for (int64_t j = 0; j < panels(out); ++j, panels_of_w += depth * panel_columns) {
     if (!rounded) {
       pack_panel(panels_of_w, w, in, out, true, j);
       continue;
     }
-    clear(panel.data() + (even - 2) * panel_columns,
-          2 * panel_columns);  // the second half of the last pair, if in is odd
+    // The second half of the last pair, if in is odd.
+    clear(panel.data() + (even - 2) * panel_columns, 2 * panel_columns);
     pack_panel(panel.data(), w, in, out, true, j);
     for (int64_t k = 0; k < even; ++k)
       for (int64_t column = 0; column < panel_columns; ++column)

@@ -1,5 +1,5 @@
-// How one head of one batch entry, whose numbers lie scattered in [B,L,H,width], is loaded into small matrices, and the
-// memory that threads work in: shared by the attention kernels.
+// How one head of one batch entry, whose numbers lie scattered in [B,L,H,width], is loaded into small matrices: shared
+// by the attention kernels.
 #pragma once
 #include "ops/cpu/loops.h"
 #include "ops/cpu/scratch.h"

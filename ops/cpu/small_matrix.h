@@ -32,8 +32,8 @@ constexpr int most_block_rows = registers == 32 ? 12 : 6;
 // c[r,:] = (or +=) sum_t a(r,t) b[t,:] for `rows` rows and `width` vectors of columns, whose sums stay in registers.
 // a(r,t) is a[r a_row + t a_step]; rows of b and c are b_row and c_row apart.
 template <int rows, int width>
-RUNNEL_ALONE void block_product(float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_step, const float* b,
-                                int64_t b_row, int64_t terms, Store how) {
+RUNNEL_NOINLINE void block_product(float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_step,
+                                   const float* b, int64_t b_row, int64_t terms, Store how) {
   if (how == Store::add)
     for (int r = 0; r < rows; ++r) __builtin_prefetch(c + r * c_row, 1);
   Lanes sums[rows][width] = {};

@@ -17,9 +17,10 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #define RUNNEL_INLINE __attribute__((always_inline))  // of lambdas, too, where it follows the arguments
-#define RUNNEL_ALONE __attribute__((noinline))        // so that all registers are its own
+#define RUNNEL_NOINLINE __attribute__((noinline))     // so that all registers are its own
 
 namespace runnel {
 namespace {
@@ -76,11 +77,13 @@ RUNNEL_INLINE inline Lanes sqrt(Lanes x) {
 }
 
 // Of all lanes, by halves: the same order with every instruction set that has as many lanes.
-RUNNEL_INLINE inline float lane_sum(Lanes x) {
-  float part[lanes];
+template <class Vector>
+RUNNEL_INLINE inline auto lane_sum(Vector x) {
+  constexpr size_t count = sizeof(Vector) / sizeof(x[0]);
+  std::remove_cvref_t<decltype(x[0])> part[count];
   std::memcpy(part, &x, sizeof x);
-  for (int64_t half = lanes / 2; half > 0; half /= 2)
-    for (int64_t i = 0; i < half; ++i) part[i] += part[i + half];
+  for (size_t half = count / 2; half > 0; half /= 2)
+    for (size_t i = 0; i < half; ++i) part[i] += part[i + half];
   return part[0];
 }
 RUNNEL_INLINE inline float lane_max(Lanes x) {
@@ -178,13 +181,5 @@ RUNNEL_INLINE inline DoubleLanes load_double(const float* from) {
   std::memcpy(&x, from, sizeof x);
   return __builtin_convertvector(x, DoubleLanes);
 }
-RUNNEL_INLINE inline double lane_sum(DoubleLanes x) {
-  double part[double_lanes];
-  std::memcpy(part, &x, sizeof x);
-  for (int64_t half = double_lanes / 2; half > 0; half /= 2)
-    for (int64_t i = 0; i < half; ++i) part[i] += part[i + half];
-  return part[0];
-}
-
 }  // namespace
 }  // namespace runnel
