@@ -3,10 +3,11 @@
 #   format     the sources are as clang-format 14 writes them
 #   release    as it is shipped, without CUDA; and the library as other projects find it; then the ops with each smaller
 #              instruction set that the program has kernels for
-#   fuzz       the fuzz targets by clang: their corpus, then half a minute of new inputs for each
-#   sanitize   under AddressSanitizer and UndefinedBehaviorSanitizer, with the CUDA kernels on the emulator in tests/simt:
-#              everything once, then the ops with three more orders of threads
-#   thread     the same under ThreadSanitizer: the ops, in one order
+#   fuzz       by clang, under AddressSanitizer and UndefinedBehaviorSanitizer: the fuzz targets, on their corpus and then
+#              on new inputs for half a minute each; the program, with the tests that run it
+#   sanitize   by g++, under the same, with the CUDA kernels on the emulator in tests/simt: all else once, then the ops
+#              with two more orders of threads
+#   thread     the same under ThreadSanitizer: the ops, in a fourth order
 #   cuda       compiled by nvcc, where attention kernels that spill registers are errors, and run if there is a GPU
 # On a machine without the CUDA toolkit, the first four, without the kernels.
 # Closes with the line "N passed, N failed, N skipped". Exit status 0 means that none failed.
@@ -31,7 +32,7 @@ skip() {
 }
 
 build() {  # build <preset> [targets]
-  echo "== $1"
+  echo "== $1, after $((SECONDS / 60)) min"
   cmake --preset "$1" -DRUNNEL_WERROR=ON >/dev/null
   cmake --build --preset "$1" ${2:+--target "${@:2}"}
 }
@@ -75,8 +76,10 @@ can_fuzz() {
       clang++ -fsanitize=fuzzer -fopenmp -x c++ - -o "$work/fuzzer"
 }
 if can_fuzz >/dev/null 2>&1; then
-  build fuzz fuzz
+  build fuzz fuzz runnel
   run build-fuzz
+  # Without what computes much, and a test that allows no file to grow: the OpenMP library of clang needs one.
+  RUNNEL_PROGRAM=$PWD/build-fuzz/runnel run build -L program -E '^bench|^check|foresees|^--json|cannot be written'
 else
   skip "of the fuzz targets: they need clang with libFuzzer"
 fi
@@ -89,9 +92,9 @@ if ! { command -v nvcc || ls /usr/local/cuda/bin/nvcc; } >/dev/null 2>&1; then
 else
   build sanitize
   all_launched='structure: the tests have launched every CUDA kernel'
-  SIMT_LAUNCHED=$work/launched run build-sanitize -E "^$all_launched|^check: the forms|foresees"  # the last two compute much, with ops that are tested
+  SIMT_LAUNCHED=$work/launched run build-sanitize -E "^$all_launched"
   SIMT_LAUNCHED=$work/launched run build-sanitize -R "^$all_launched"
-  for seed in 1 2 3; do SIMT_SEED=$seed run build-sanitize -L ops -E "$slow|gradients"; done
+  for seed in 1 2; do SIMT_SEED=$seed run build-sanitize -L ops -E "$slow|gradients"; done
 
   build thread simt_tests runnel_tests
   export OMP_NUM_THREADS=1 SIMT_SEED=3  # ThreadSanitizer does not know OpenMP's barriers

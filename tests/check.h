@@ -28,7 +28,7 @@ constexpr double four_point = 2e-3;  // differences of float outputs: measured 4
 class OmpThreads {
  public:
   explicit OmpThreads([[maybe_unused]] int count) {
-#ifdef __SANITIZE_THREAD__
+#if RUNNEL_WITH_THREAD_SANITIZER
     count = 1;
 #endif
     omp_set_num_threads(count);

@@ -11,7 +11,7 @@ namespace runnel::test {
 // That f() throws the Error for too little memory where no block of a megabyte is left. An exception that leaves a
 // parallel region would end the process instead.
 inline void check_out_of_memory(const std::function<void()>& f) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if RUNNEL_WITH_ADDRESS_SANITIZER || RUNNEL_WITH_THREAD_SANITIZER
   return;  // sanitizers map memory of their own
 #endif
   check_fails([] { Tensor(Shape{int64_t{1} << 45}); }, "out of memory");  // empties the pool

@@ -587,7 +587,7 @@ TEST_CASE("Key: bits are the words of the blocks in order, also beyond 32 bits o
   }
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(RUNNEL_FRESH_IS_NAN)
+#if RUNNEL_WITH_ADDRESS_SANITIZER || defined(RUNNEL_FRESH_IS_NAN)
 TEST_CASE("memory: under AddressSanitizer, what nobody wrote is NaN") {
   for (const int64_t n : {1, 33, 5000}) {
     { Tensor::full(Shape{n}, 1); }

@@ -12,7 +12,7 @@ Tensor composed(const Tensor& q, const Tensor& k, const Tensor& v_and_one) {
   return causal_product(elu_plus_one(q), elu_plus_one(k), v_and_one);
 }
 
-#if defined(__SANITIZE_THREAD__)
+#if RUNNEL_WITH_THREAD_SANITIZER
 constexpr int64_t long_sequence = 500;  // the definition takes minutes for more
 #else
 constexpr int64_t long_sequence = 5000;

@@ -1,13 +1,11 @@
 // Rules of the source tree: who includes whom, which files an op has, which kernels the device contract promises.
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <set>
 
 #include "tests/check.h"
-#include "tests/paths.h"
+#include "tests/program.h"
 
 #if RUNNEL_CUDA_IS_EMULATED
 #include <cuda_runtime.h>
@@ -22,7 +20,6 @@ using namespace runnel::test;
 
 namespace {
 
-namespace fs = std::filesystem;
 using Names = std::set<std::string>;
 
 const fs::path root = source_dir();
@@ -52,12 +49,6 @@ const std::map<std::string, Names> private_headers = {
     {"engine/profile.h", {}},
     {"engine/cuda_backend.h", {"cuda/device.cu"}},
 };
-
-std::string read(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  REQUIRE_MESSAGE(file.is_open(), "cannot read " << path.string());
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // All files below a folder of these types, as paths from the root.
 Names files(const std::string& folder, const Names& types) {
