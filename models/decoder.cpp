@@ -20,6 +20,15 @@ struct PackedLayer {
         norm2(l.norm2) {}
 };
 
+struct PackedModel {
+  std::vector<PackedLayer> layers;
+  PackedLinear predictor;
+
+  explicit PackedModel(const AutoregressiveTransformer& model)
+      : layers(model.encoder.layers.begin(), model.encoder.layers.end()),
+        predictor(model.predictor.weight, model.predictor.bias) {}
+};
+
 void check_rows(const std::vector<int64_t>& rows, int64_t batch) {
   for (const int64_t row : rows) check(row >= 0 && row < batch, "decoder: no sequence ", row, " among ", batch);
 }
@@ -29,14 +38,12 @@ class IncrementalDecoder : public Decoder {
   IncrementalDecoder(const AutoregressiveTransformer& model, int64_t batch)
       : Decoder(model), batch_(batch), position_(Shape{1}, {0}, model.device()) {
     check(batch > 0, "decoder: the batch is ", batch);
-    auto layers = std::make_shared<std::vector<PackedLayer>>();
     for (const EncoderLayer& layer : model.encoder.layers) {
       states_.push_back(layer.attention->decode(batch, model.config.max_length, model.device()));
       check(states_.back() != nullptr, "decoder: ", model.config.encoder.attention.kind,
             " attention has no incremental form");
-      layers->emplace_back(layer);
     }
-    layers_ = layers;
+    packed_ = std::make_shared<PackedModel>(model);
   }
 
   Tensor step(const Indices& tokens) override {
@@ -46,7 +53,7 @@ class IncrementalDecoder : public Decoder {
     const Shape whole{batch_, 1, c.encoder.width()}, split{batch_, 1, c.encoder.heads, c.encoder.head_dim};
     Tensor x = embedding(tokens.viewed_as(Shape{batch_, 1}), model_.embedding, model_.positions, {}, position_);
     for (size_t n = 0; n < states_.size(); ++n) {
-      const PackedLayer& layer = (*layers_)[n];
+      const PackedLayer& layer = packed_->layers[n];
       const std::vector<Tensor> qkv = linear(x, layer.projections);
       const Tensor a =
           states_[n]->step(reshape(qkv[0], split), reshape(qkv[1], split), reshape(qkv[2], split), position_);
@@ -55,7 +62,7 @@ class IncrementalDecoder : public Decoder {
     }
     advance(position_);
     ++steps_;
-    return reshape(model_.predictor(model_.encoder.norm(x)), Shape{batch_, c.outputs});
+    return reshape(linear(model_.encoder.norm(x), packed_->predictor), Shape{batch_, c.outputs});
   }
 
   const Indices& position() const override { return position_; }
@@ -78,7 +85,7 @@ class IncrementalDecoder : public Decoder {
  private:
   IncrementalDecoder(const IncrementalDecoder& other, const std::vector<int64_t>& rows)
       : Decoder(other.model_),
-        layers_(other.layers_),
+        packed_(other.packed_),
         batch_(std::ssize(rows)),
         position_(Shape{1}, other.position_.to_vector(), model_.device()),
         steps_(position_.to_vector()[0]) {
@@ -86,7 +93,7 @@ class IncrementalDecoder : public Decoder {
     for (const auto& state : other.states_) states_.push_back(state->select(which));
   }
 
-  std::shared_ptr<const std::vector<PackedLayer>> layers_;
+  std::shared_ptr<const PackedModel> packed_;
   std::vector<std::unique_ptr<DecodeState>> states_;
   int64_t batch_;
   Indices position_;

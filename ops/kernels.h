@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "engine/dispatch.h"
+#include "engine/numerics.h"
 #include "engine/random.h"
 #include "ops/types.h"
 
@@ -56,12 +57,16 @@ KERNEL(linear_backward(float* dx, float* dw, float* db, const float* dy, const f
 // bfloat16 numbers are the upper halves of floats.
 CPU_KERNEL(round_to_bf16(uint16_t* to, const float* from, int64_t n))
 
-// For few rows: w [out,in] -> panels, float32 or rounded to bfloat16, whose order is that of the instruction set; and
-// y[rows,out] = activation(x[rows,in] w^T + b) of several layers with the same x.
-CPU_KERNEL(pack_linear(float* panels, const float* w, int64_t out, int64_t in, bool rounded))
-constexpr int64_t packed_linear_size(int64_t out, int64_t in, bool rounded) {  // of the panels
+// For few rows: w [out,in] -> panels of float32, bfloat16 or int8, whose order is that of the instruction set; and
+// y[rows,out] = activation(x[rows,in] w^T + b) of several layers with the same x. In int8, w[o,:] is s[o] times
+// integers from -127 to 127, s[o] = max |w[o,:]| / 127.
+CPU_KERNEL(pack_linear(float* panels, const float* w, int64_t out, int64_t in, Precision precision))
+constexpr int64_t packed_linear_size(int64_t out, int64_t in, Precision precision) {  // of the panels, in floats
   constexpr int64_t most_columns = 32;
-  return (out + most_columns - 1) / most_columns * most_columns * (rounded ? (in + 1) / 2 : in);
+  const int64_t columns = (out + most_columns - 1) / most_columns * most_columns;
+  return columns * (precision == Precision::bf16   ? (in + 1) / 2
+                    : precision == Precision::int8 ? (in + 3) / 4 + 1  // s, too
+                                                   : in);
 }
 struct PackedLayer {
   float* y;
@@ -69,7 +74,7 @@ struct PackedLayer {
   int64_t out;
 };
 CPU_KERNEL(packed_linear(const PackedLayer* layers, int64_t count, const float* x, int64_t rows, int64_t in,
-                         bool rounded, Activation activation))
+                         Precision precision, Activation activation))
 
 // --- normalisation, embedding, losses ---------------------------------------------------------------------------
 

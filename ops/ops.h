@@ -8,6 +8,7 @@
 #pragma once
 #include <span>
 
+#include "engine/numerics.h"
 #include "engine/random.h"
 #include "engine/tape.h"
 #include "engine/tensor.h"
@@ -33,7 +34,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation acti
               Dropout dropout = {});  // [...,in] [out,in] [out] -> [...,out]
 
 // The w [out,in] and b [out] of `linear` in the order in which few rows are multiplied fastest: for sampling, where the
-// same weights are needed at every position. A copy; has no gradient.
+// same weights are needed at every position. A copy, in the precision() of now; has no gradient.
 class PackedLinear {
  public:
   PackedLinear(const Tensor& w, const Tensor& b);
@@ -41,8 +42,8 @@ class PackedLinear {
  private:
   friend std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers, Activation activation);
   Tensor w_, b_;
-  Tensor panels_;  // on the CPU: w in that order, in bfloat16 if `rounded_`
-  bool rounded_ = false;
+  Tensor panels_;                         // on the CPU: w in that order
+  Precision precision_ = Precision::f32;  // of the panels: f32, bf16 or int8
 };
 // Each layer's activation(x w^T + b), all at once: [...,in] -> [...,out] of each.
 std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers,

@@ -162,6 +162,31 @@ TEST_CASE("packed layers change nothing but the order of sums") {
   check_fails([] { PackedLinear(Tensor(Shape{4, 5}), Tensor(Shape{5})); }, "linear: b [5] does not match w [4,5]");
 }
 
+TEST_CASE("linear, packed in int8, is that of weights rounded to 127ths of the largest of their row") {
+  for (const int64_t rows : {1, 2, 13})
+    for (const auto& [out, in] : {std::array<int64_t, 2>{1, 1}, {33, 65}, {65, 33}, {256, 64}}) {
+      CAPTURE(rows);
+      CAPTURE(out);
+      CAPTURE(in);
+      const Tensor x = random_tensor(Shape{rows, in}, 1), w = random_tensor(Shape{out, in}, 2),
+                   b = random_tensor(Shape{out}, 3), zeros = Tensor::full(Shape{7, in}, 0);
+      set_precision(Precision::int8);
+      const std::vector<PackedLinear> layers{{w, b}, {zeros, Tensor::full(Shape{7}, 2)}};
+      set_precision(Precision::f32);
+      std::vector<float> rounded = w.to_vector();
+      for (auto row = rounded.begin(); row < rounded.end(); row += in) {
+        float largest = 0;
+        for (auto at = row; at < row + in; ++at) largest = std::max(largest, std::abs(*at));
+        for (auto at = row; at < row + in; ++at) *at = std::round(*at * (127 / largest)) * (largest / 127);
+      }
+      const std::vector<Tensor> y = linear(x, layers);
+      check_close(y[0], reference(x, Tensor(w.shape(), rounded), b, false), rounding);
+      CHECK(y[1].to_vector() == std::vector<float>(static_cast<size_t>(7 * rows), 2));
+      check_close(linear(x, layers[0], Activation::relu), reference(x, Tensor(w.shape(), rounded), b, true), rounding);
+    }
+  check_fails([] { set_precision(Precision::int8, Device::cuda); }, "int8 are for the CPU");
+}
+
 TEST_CASE("in bf16, linear and its gradients are those of operands rounded to bfloat16") {
   try {
     set_precision(Precision::bf16);

@@ -23,6 +23,7 @@ struct GenerationOptions : BenchOptions {
   int64_t positions = 8;
   double limit = 60;
 
+  bool decodes() const override { return true; }
   Settings list() override {
     return extended(
         BenchOptions::list(),

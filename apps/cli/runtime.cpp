@@ -13,10 +13,16 @@
 namespace runnel {
 
 Settings RuntimeOptions::list() {
+  Choices precisions{"auto", "f32", "tf32", "bf16"};
+  std::string rounding =
+      "rounding of the operands of matrix products; auto: tf32 on CUDA, bf16 if the processor has it, else f32";
+  if (decodes()) {
+    precisions.push_back("int8");
+    rounding += "; int8: the weights as 8-bit integers, on the CPU";
+  }
   return {{"device", &device, one_of({"auto", "cpu", "cuda"}), "device to compute on; auto: a GPU if there is one",
            Since::first, true},
-          {"precision", &precision, one_of({"auto", "f32", "tf32", "bf16"}),
-           "rounding of the operands of matrix products; auto: tf32 on CUDA, bf16 if the processor has it, else f32"},
+          {"precision", &precision, one_of(precisions), rounding},
           {"threads", &threads, in_range(0, 1024), "CPU threads; 0: all cores", Since::first, true},
           {"seed", &seed, in_range(0), "random seed"}};
 }
@@ -32,8 +38,10 @@ void RuntimeOptions::prepare() {
                "this build has no GPU support: an emulator runs the CUDA kernels on the CPU, many times slower\n");
   if (precision == "auto") precision = cuda ? "tf32" : has_bf16() ? "bf16" : "f32";
   check<UsageError>(cuda || precision != "tf32", "--precision tf32 is for --device cuda; give f32 or bf16");
+  check<UsageError>(!cuda || precision != "int8", "--precision int8 is for --device cpu; give f32, tf32 or bf16");
   set_precision(precision == "bf16"   ? Precision::bf16
                 : precision == "tf32" ? Precision::tf32
+                : precision == "int8" ? Precision::int8
                                       : Precision::f32,
                 where());
   if (threads == 0) threads = omp_get_max_threads();

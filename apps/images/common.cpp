@@ -165,7 +165,11 @@ bool is_incremental(const LoadedImageModel& loaded, const DrawOptions& o) {
   check<UsageError>(!o.cached || possible, "--stateful: ", loaded.model.config.encoder.attention.kind,
                     " attention has no incremental form");
   // The paper's softmax recomputes the prefix unless it is asked not to; what keeps a state of constant size uses it.
-  return possible && (o.cached || has_recurrent_state(loaded.model));
+  const bool incremental = possible && (o.cached || has_recurrent_state(loaded.model));
+  check<UsageError>(incremental || o.precision != "int8",
+                    "--precision int8: ", loaded.model.config.encoder.attention.kind,
+                    " attention recomputes the prefix, in f32 or bf16", possible ? "; or add --stateful" : "");
+  return incremental;
 }
 
 Indices tokens_at(const ImageSet& images, bool class_conditional, const std::vector<int64_t>& numbers, int64_t t,

@@ -113,6 +113,7 @@ struct DrawOptions : ModelOptions {
   bool cached = false;
 
   Settings list() override;
+  bool decodes() const override { return true; }
 };
 // Whether to decode incrementally: what the kind does by default, or --stateful. UsageError if it has no such form.
 bool is_incremental(const LoadedImageModel& loaded, const DrawOptions& options);

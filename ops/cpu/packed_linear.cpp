@@ -16,8 +16,37 @@ namespace {
 
 constexpr int64_t prefetched = 24;  // rows of a panel: what the processor itself fetches ahead ends with each page
 
-// An operand of a panel's product: one float32 number, or two neighbours of a row as bfloat16.
+// A lane of a panel's vectors, of type Weights, is a weight in float32; two weights in bfloat16, neighbours along `in`,
+// as are the numbers of x that they are multiplied with; or four integers from -127 to 127, each plus 128 in a byte,
+// neighbours along `in`. A panel of these ends with the scale of each column.
 using Pair = uint32_t;
+struct ByteLanes {
+  BitLanes bits;
+};
+
+template <class Weights>
+constexpr bool is_scaled = std::is_same_v<Weights, ByteLanes>;
+template <class Weights>
+constexpr int parts = is_scaled<Weights> ? 4 : 1;  // vectors that it is multiplied as
+
+template <class Weights>
+RUNNEL_INLINE inline Weights part(const Weights& w, int) {
+  return w;
+}
+// A byte in the last place of the mantissa of 2^23, or in the last but one of 2^15, adds itself. Processors have more
+// units that mask and add than units that shift and convert.
+RUNNEL_INLINE inline Lanes part(const ByteLanes& w, int i) {
+  const BitLanes two = i < 2 ? w.bits : w.bits >> 16;
+  return i % 2 == 0 ? std::bit_cast<Lanes>((two & 0xff) | 0x4b000000) - (0x1p23f + 128)
+                    : std::bit_cast<Lanes>((two & 0xff00) | 0x47000000) - (0x1p15f + 128);
+}
+
+int64_t packed_depth(int64_t in, Precision precision) {
+  return precision == Precision::bf16 ? (in + 1) / 2 : precision == Precision::int8 ? (in + 3) / 4 : in;
+}
+int64_t panel_floats(int64_t depth, Precision precision) {
+  return (depth + (precision == Precision::int8 ? 1 : 0)) * panel_columns;
+}
 
 RUNNEL_INLINE inline void multiply_add(Lanes& sum, float x, const Lanes& w) { sum += x * w; }
 RUNNEL_INLINE inline void multiply_add(Lanes& sum, Pair x, const BitLanes& w) {
@@ -30,45 +59,64 @@ RUNNEL_INLINE inline void multiply_add(Lanes& sum, Pair x, const BitLanes& w) {
 #endif
 }
 
-// y[r,:] = activation(x[r,:] w + b) for `rows` rows, `x_stride` apart, and a panel w [depth][columns], whose sums
-// stay in registers. Of the columns the first n are wanted.
-template <int rows, class Number, class Vector>
-void packed_product(float* y, int64_t y_stride, const Number* x, int64_t x_stride, const Vector* w, const float* b,
-                    int64_t depth, int64_t n, Activation activation) {
-  Lanes sums[rows][2] = {};
-  for (int64_t k = 0; k < depth; ++k) {
-    const Vector w0 = w[2 * k], w1 = w[2 * k + 1];
-    __builtin_prefetch(w + 2 * (k + prefetched));
-    __builtin_prefetch(w + 2 * (k + prefetched) + 1);
+// A panel [depth][columns] of a layer, and where its results go: to `columns` columns of rows `stride` apart.
+struct Panel {
+  const float *weights, *b;
+  float* y;
+  int64_t stride, columns;
+};
+
+// y[r,:] = activation(x[r,:] w + b) for `rows` rows of x and `count` panels, whose sums stay in registers. One row
+// alone would wait for each addition before the next: several panels give the processor others in between.
+template <int rows, int count, class Number, class Weights>
+RUNNEL_NOINLINE void packed_product(const Panel* panels, const Number* x, int64_t x_stride, int64_t depth,
+                                    Activation activation) {
+  Lanes sums[count][rows][2] = {};
+  const Weights* weights[count];
+  for (int p = 0; p < count; ++p) weights[p] = reinterpret_cast<const Weights*>(panels[p].weights);
+  for (int64_t k = 0; k < depth; ++k, x += parts<Weights>)
+#pragma GCC unroll 4
+    for (int p = 0; p < count; ++p) {
+      const Weights* const w = weights[p] + 2 * k;
+      const Weights left = w[0], right = w[1];
+      __builtin_prefetch(w + 2 * prefetched);
+      if constexpr (sizeof(Weights) == 64) __builtin_prefetch(w + 2 * prefetched + 1);
+#pragma GCC unroll 4
+      for (int i = 0; i < parts<Weights>; ++i) {
+        const auto left_part = part(left, i), right_part = part(right, i);
 #pragma GCC unroll 12
-    for (int r = 0; r < rows; ++r) {
-      multiply_add(sums[r][0], x[r * x_stride + k], w0);
-      multiply_add(sums[r][1], x[r * x_stride + k], w1);
+        for (int r = 0; r < rows; ++r) {
+          multiply_add(sums[p][r][0], x[r * x_stride + i], left_part);
+          multiply_add(sums[p][r][1], x[r * x_stride + i], right_part);
+        }
+      }
     }
-  }
+#pragma GCC unroll 4
+  for (int p = 0; p < count; ++p)
 #pragma GCC unroll 12
-  for (int r = 0; r < rows; ++r)
+    for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
-    for (int64_t half = 0; half < 2; ++half) {
-      const int64_t count = n - half * lanes;
-      if (count <= 0) continue;
-      Lanes sum = sums[r][half] + load(b + half * lanes, count);
-      if (activation == Activation::relu) sum = sum > 0 ? sum : Lanes{};
-      store(y + r * y_stride + half * lanes, sum, count);
-    }
+      for (int64_t half = 0; half < 2; ++half) {
+        const Panel& of = panels[p];
+        const int64_t first = half * lanes, columns = of.columns - first;
+        if (columns <= 0) continue;
+        Lanes sum = sums[p][r][half];
+        if constexpr (is_scaled<Weights>) sum *= load(of.weights + depth * panel_columns + first);
+        sum += load(of.b + first, columns);
+        if (activation == Activation::relu) sum = sum > 0 ? sum : Lanes{};
+        store(of.y + r * of.stride + first, sum, columns);
+      }
 }
 
-template <class Number, class Vector>
-void packed_product_of(int64_t rows, float* y, int64_t y_stride, const Number* x, int64_t x_stride, const Vector* w,
-                       const float* b, int64_t depth, int64_t n, Activation activation) {
+template <class Number, class Weights>
+void packed_product_of(int64_t rows, const Panel* panels, const Number* x, int64_t x_stride, int64_t depth,
+                       Activation activation) {
   constexpr auto products = []<int... r>(std::integer_sequence<int, r...>) {
-    return std::array{&packed_product<r + 1, Number, Vector>...};
+    return std::array{&packed_product<r + 1, 1, Number, Weights>...};
   }
   (std::make_integer_sequence<int, most_block_rows>());
-  products[static_cast<size_t>(rows - 1)](y, y_stride, x, x_stride, w, b, depth, n, activation);
+  products[static_cast<size_t>(rows - 1)](panels, x, x_stride, depth, activation);
 }
-
-int64_t packed_depth(int64_t in, bool rounded) { return rounded ? (in + 1) / 2 : in; }
 
 }  // namespace
 
@@ -90,63 +138,110 @@ void cpu::round_to_bf16(uint16_t* to, const float* from, int64_t n) {
   }
 }
 
-// In bf16, two neighbours along `in` lie side by side: [out/columns][in/2][columns][2].
-void cpu::pack_linear(float* panels_of_w, const float* w, int64_t out, int64_t in, bool rounded) {
-  const int64_t depth = packed_depth(in, rounded), even = 2 * depth;
-  const Scratch panel(rounded ? even * panel_columns : 0), pairs(rounded ? even * panel_columns : 0);
-  for (int64_t j = 0; j < panels(out); ++j, panels_of_w += depth * panel_columns) {
-    if (!rounded) {
-      pack_panel(panels_of_w, w, in, out, true, j);
-      continue;
+namespace {
+
+// In pairs, two neighbours along `in` lie side by side: [in/2][columns][2].
+void pack_pairs(float* to, const float* panel, int64_t depth) {
+  const Scratch pairs(2 * depth * panel_columns);
+  for (int64_t k = 0; k < 2 * depth; ++k)
+    for (int64_t column = 0; column < panel_columns; ++column)
+      pairs.data()[(k / 2 * panel_columns + column) * 2 + k % 2] = panel[k * panel_columns + column];
+  cpu::round_to_bf16(reinterpret_cast<uint16_t*>(to), pairs.data(), 2 * depth * panel_columns);
+}
+
+// Likewise, four at a time: [in/4][columns][4], and the scales [columns].
+void pack_int8(float* to, const float* panel, int64_t depth) {
+  uint8_t* const bytes = reinterpret_cast<uint8_t*>(to);
+  for (int64_t column = 0; column < panel_columns; ++column) {
+    float largest = 0;
+    for (int64_t k = 0; k < 4 * depth; ++k) largest = std::max(largest, std::abs(panel[k * panel_columns + column]));
+    to[depth * panel_columns + column] = largest / 127;
+    const float per_step = largest > 0 ? 127 / largest : 0;
+    for (int64_t k = 0; k < 4 * depth; ++k) {
+      const float steps = panel[k * panel_columns + column] * per_step;
+      bytes[(k / 4 * panel_columns + column) * 4 + k % 4] = static_cast<uint8_t>(steps + 128.5f);
     }
-    // The second half of the last pair, if in is odd.
-    clear(panel.data() + (even - 2) * panel_columns, 2 * panel_columns);
-    pack_panel(panel.data(), w, in, out, true, j);
-    for (int64_t k = 0; k < even; ++k)
-      for (int64_t column = 0; column < panel_columns; ++column)
-        pairs.data()[(k / 2 * panel_columns + column) * 2 + k % 2] = panel.data()[k * panel_columns + column];
-    round_to_bf16(reinterpret_cast<uint16_t*>(panels_of_w), pairs.data(), even * panel_columns);
   }
 }
 
-void cpu::packed_linear(const PackedLayer* layers, int64_t count, const float* x, int64_t rows, int64_t in,
-                        bool rounded, Activation activation) {
-  const int64_t depth = packed_depth(in, rounded);
-  // Between the rows of x, in 4-byte words. Not a power of two, or twelve rows would compete for the same few lines of
-  // the cache.
-  const int64_t stride = depth + lanes;
-  const Scratch left(rows * stride);
-  for (int64_t r = 0; r < rows; ++r) {
-    float* const row = left.data() + r * stride;
-    if (rounded) {
-      clear(row + depth - 1, 1);  // the second half of the last pair, if in is odd
-      round_to_bf16(reinterpret_cast<uint16_t*>(row), x + r * in, in);
-    } else {
-      copy_numbers(row, x + r * in, in);
-    }
+}  // namespace
+
+void cpu::pack_linear(float* panels_of_w, const float* w, int64_t out, int64_t in, Precision precision) {
+  const int64_t depth = packed_depth(in, precision), rows = (in + 3) / 4 * 4;
+  const Scratch panel(rows * panel_columns);
+  clear(panel.data() + (rows - 4) * panel_columns, 4 * panel_columns);  // where `in` ends within a pair or four
+  for (int64_t j = 0; j < panels(out); ++j, panels_of_w += panel_floats(depth, precision)) {
+    pack_panel(panel.data(), w, in, out, true, j);
+    if (precision == Precision::bf16)
+      pack_pairs(panels_of_w, panel.data(), depth);
+    else if (precision == Precision::int8)
+      pack_int8(panels_of_w, panel.data(), depth);
+    else
+      copy_numbers(panels_of_w, panel.data(), depth * panel_columns);
   }
-  int64_t all_panels = 0;
-  for (int64_t l = 0; l < count; ++l) all_panels += panels(layers[l].out);
+}
+
+namespace {
+
+template <class Number, class Weights>
+void packed_linear_of(const PackedLayer* layers, int64_t count, const Number* x, int64_t x_stride, int64_t rows,
+                      int64_t depth, Precision precision, Activation activation) {
+  const auto panel_at = [=](int64_t i) -> Panel {
+    const PackedLayer* layer = layers;
+    for (; i >= panels(layer->out); ++layer) i -= panels(layer->out);
+    const int64_t column = i * panel_columns;
+    return {layer->panels + i * panel_floats(depth, precision), layer->b + column, layer->y + column, layer->out,
+            layer->out - column};
+  };
+  int64_t all = 0;
+  for (int64_t l = 0; l < count; ++l) all += panels(layers[l].out);
   const int64_t blocks = (rows + most_block_rows - 1) / most_block_rows;
   const int64_t block = (rows + blocks - 1) / blocks;  // 64 rows: six times 11 or less, not five times 12 and then 4
+  constexpr int many = is_scaled<Weights> ? 2 : 4;  // as many sums as fit into 16 registers beside what the parts take
+  const int64_t together = rows == 1 && all >= 2 * many * omp_get_max_threads() ? many : 1;
 #pragma omp parallel for schedule(static)
-  for (int64_t panel = 0; panel < all_panels; ++panel) {
-    const PackedLayer* layer = layers;
-    int64_t j = panel;
-    for (; j >= panels(layer->out); ++layer) j -= panels(layer->out);
-    const int64_t column = j * panel_columns;
-    for (int64_t r = 0; r < rows; r += block) {
-      const auto multiply = [&]<class Number, class Vector>(const Number* numbers, const Vector* w) {
-        packed_product_of(std::min(rows - r, block), layer->y + r * layer->out + column, layer->out,
-                          numbers + r * stride, stride, w + j * depth * 2, layer->b + column, depth,
-                          layer->out - column, activation);
-      };
-      if (rounded)
-        multiply(reinterpret_cast<const Pair*>(left.data()), reinterpret_cast<const BitLanes*>(layer->panels));
-      else
-        multiply(static_cast<const float*>(left.data()), reinterpret_cast<const Lanes*>(layer->panels));
+  for (int64_t first = 0; first < all; first += together) {
+    if (together == many && first + many <= all) {
+      Panel several[many];
+      for (int p = 0; p < many; ++p) several[p] = panel_at(first + p);
+      packed_product<1, many, Number, Weights>(several, x, x_stride, depth, activation);
+      continue;
+    }
+    for (int64_t i = first; i < std::min(first + together, all); ++i) {
+      Panel panel = panel_at(i);
+      for (int64_t r = 0; r < rows; r += block, panel.y += block * panel.stride)
+        packed_product_of<Number, Weights>(std::min(rows - r, block), &panel, x + r * x_stride, x_stride, depth,
+                                           activation);
     }
   }
+}
+
+}  // namespace
+
+void cpu::packed_linear(const PackedLayer* layers, int64_t count, const float* x, int64_t rows, int64_t in,
+                        Precision precision, Activation activation) {
+  const int64_t depth = packed_depth(in, precision), words = precision == Precision::int8 ? 4 * depth : depth;
+  // Between the rows of x, in 4-byte words. Not a power of two, or twelve rows would compete for the same few lines of
+  // the cache.
+  const int64_t stride = words + lanes;
+  const Scratch left(rows * stride);
+  float* const numbers = left.data();
+  const int64_t last = std::min<int64_t>(words, 4);  // where `in` ends within a pair or four
+  for (int64_t r = 0; r < rows; ++r) {
+    float* const row = numbers + r * stride;
+    clear(row + words - last, last);
+    if (precision == Precision::bf16)
+      round_to_bf16(reinterpret_cast<uint16_t*>(row), x + r * in, in);
+    else
+      copy_numbers(row, x + r * in, in);
+  }
+  if (precision == Precision::bf16)
+    packed_linear_of<Pair, BitLanes>(layers, count, reinterpret_cast<const Pair*>(numbers), stride, rows, depth,
+                                     precision, activation);
+  else if (precision == Precision::int8)
+    packed_linear_of<float, ByteLanes>(layers, count, numbers, stride, rows, depth, precision, activation);
+  else
+    packed_linear_of<float, Lanes>(layers, count, numbers, stride, rows, depth, precision, activation);
 }
 
 #if RUNNEL_ONCE
@@ -154,11 +249,11 @@ void cpu::packed_linear(const PackedLayer* layers, int64_t count, const float* x
 PackedLinear::PackedLinear(const Tensor& w, const Tensor& b) : w_(w), b_(b) {
   check(w.shape().rank() == 2, "linear: w ", w.shape(), " is not a matrix");
   check(b.shape() == Shape{w.shape()[0]}, "linear: b ", b.shape(), " does not match w ", w.shape());
-  if (w.device() != Device::cpu) return;
   const int64_t out = w.shape()[0], in = w.shape()[1];
-  rounded_ = precision() == Precision::bf16;
-  panels_ = Tensor(Shape{packed_linear_size(out, in, rounded_)});
-  CPU_DISPATCH(pack_linear(panels_.data(), w.data(), out, in, rounded_));
+  if (w.device() != Device::cpu || in == 0) return;
+  precision_ = precision();
+  panels_ = Tensor(Shape{packed_linear_size(out, in, precision_)});
+  CPU_DISPATCH(pack_linear(panels_.data(), w.data(), out, in, precision_));
 }
 
 std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers, Activation activation) {
@@ -168,7 +263,7 @@ std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers
     const Shape& w = layer.w_.shape();
     device_of("linear", x, layer.w_);
     check(x.shape().rank() >= 1 && x.shape()[-1] == w[1], "linear: x ", x.shape(), " does not match w ", w);
-    if (!layer.panels_ || w[1] == 0) {
+    if (!layer.panels_) {
       y.push_back(linear(x, layer.w_, layer.b_, activation));
       continue;
     }
@@ -178,7 +273,7 @@ std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers
   if (packed.empty() || x.size() == 0) return y;
   const int64_t in = x.shape()[-1];
   CPU_DISPATCH(
-      packed_linear(packed.data(), std::ssize(packed), x.data(), x.size() / in, in, layers[0].rounded_, activation));
+      packed_linear(packed.data(), std::ssize(packed), x.data(), x.size() / in, in, layers[0].precision_, activation));
   return y;
 }
 
