@@ -98,7 +98,7 @@ else
 
   build thread simt_tests runnel_tests
   export OMP_NUM_THREADS=1 SIMT_SEED=3  # ThreadSanitizer does not know OpenMP's barriers
-  run build-thread -L 'ops|detector' -E "$slow"
+  run build-thread -L 'ops|detector' -E "$slow|number of threads|goes on from"
   unset OMP_NUM_THREADS SIMT_SEED
 
   if nvidia-smi >/dev/null 2>&1; then
