@@ -92,7 +92,6 @@ TEST_CASE("attention kinds: the output has the shape of v, and is the same on ev
 
 TEST_CASE("attention kinds: four-point gradients of q, k, v and what the kind learns") {
   for_each_form([](const Case& c) {
-    if (c.device == Device::cuda && cuda_is_emulated()) return;  // slow, and the ops have tests of their own
     const std::vector<Tensor> inputs{queries(1, c.device), queries(2, c.device), values(3, c.device)};
     // A key as in training: the same randomness at each call.
     const auto f = [&](const std::vector<Tensor>& in) {

@@ -60,7 +60,7 @@ TEST_CASE("mnist with softmax attention on CUDA: the losses and the images of th
   const Sandbox box;
   for (const std::string device : {"cpu", "cuda"}) {
     succeed(box, mnist_train + "--attention softmax --device " + device + " --out " + device);
-    succeed(box, "mnist sample --count 1 --precision f32 --threads 1 --model cpu --device " + device + " --out " +
+    succeed(box, "mnist sample --count 3 --precision f32 --threads 1 --model cpu --device " + device + " --out " +
                      device + ".png");
   }
   CHECK_LE(distance(losses(box.folder / "cuda"), losses(box.folder / "cpu")), 2e-5);
@@ -75,9 +75,9 @@ TEST_CASE("mnist on CUDA: the losses and the images of the CPU") {
   CHECK_LE(distance(losses(box.folder / "cuda"), losses(box.folder / "cpu")), 2e-5);
   for (const std::string device : {"cpu", "cuda"}) {
     const std::string where = " --precision f32 --threads 1 --device " + device + " --model cpu --out " + device;
-    succeed(box, "mnist sample --count 2" + where + "-samples.png");
-    succeed(box, "mnist complete --index 0 --ways 2" + where + "-completions.png");
-    succeed(box, "mnist evaluate --limit 1" + where + "-bits.png");
+    succeed(box, "mnist sample --count 5" + where + "-samples.png");
+    succeed(box, "mnist complete --index 0-1 --ways 2" + where + "-completions.png");
+    succeed(box, "mnist evaluate --limit 3" + where + "-bits.png");
   }
   for (const std::string picture : {"samples", "completions", "bits"})
     CHECK(read(box.folder / ("cpu-" + picture + ".png")) == read(box.folder / ("cuda-" + picture + ".png")));

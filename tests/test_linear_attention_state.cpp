@@ -154,7 +154,6 @@ TEST_CASE(
   for (const Device device : devices())
     for (const auto& [b, l, h, e, m] : {std::array<int64_t, 5>{2, 5, 3, 4, 2}, {1, 1, 1, 3, 2}, {1, 70, 1, 3, 5}})
       for (const bool only_state : {false, true}) {
-        if (l > 5 && device == Device::cuda && cuda_is_emulated()) continue;  // slow
         CAPTURE(l);
         CAPTURE(only_state);
         const Case x(b, l, h, e, m, device);

@@ -50,6 +50,11 @@ const std::map<std::string, Names> private_headers = {
     {"engine/cuda_backend.h", {"cuda/device.cu"}},
 };
 
+std::string text_of(const fs::path& path) {
+  REQUIRE_MESSAGE(fs::exists(path), "cannot read " << path.string());
+  return read(path);
+}
+
 // All files below a folder of these types, as paths from the root.
 Names files(const std::string& folder, const Names& types) {
   Names found;
@@ -71,7 +76,7 @@ struct Include {
 };
 std::vector<Include> includes(const std::string& file) {
   std::vector<Include> found;
-  const std::string text = read(root / file);
+  const std::string text = text_of(root / file);
   for (const std::smatch& m : matches(text, R"(^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+))"))
     found.push_back({m.str(1) == "\"", m.str(2)});
   return found;
@@ -90,7 +95,7 @@ bool is_standard_or_system(const std::string& header) {
 }
 
 Names ops() {
-  const std::string cmake = read(root / "CMakeLists.txt");
+  const std::string cmake = text_of(root / "CMakeLists.txt");
   const auto list = matches(cmake, R"(^set\(OPS\s([^)]*)\))");
   REQUIRE(list.size() == 1);
   std::istringstream words(list[0].str(1));
@@ -100,7 +105,7 @@ Names ops() {
 // The void functions that a file defines, with their namespaces: runnel::cpu::scale.
 void add_definitions(Names& all, const std::string& file) {
   std::vector<std::string> scopes{""};
-  const std::string text = read(root / file);
+  const std::string text = text_of(root / file);
   for (const std::smatch& m :
        matches(text, R"(^namespace ?([\w:]*) \{|^\}  // (namespace)|^void ([\w:]+)\([^;{]*\) \{)")) {
     if (m[3].matched)
@@ -115,7 +120,7 @@ void add_definitions(Names& all, const std::string& file) {
 
 // What stands between #if RUNNEL_ONCE and its #endif in a file.
 std::string compiled_once(const std::string& file) {
-  std::istringstream lines(read(root / file));
+  std::istringstream lines(text_of(root / file));
   std::string text;
   int depth = 0;  // of conditions, from #if RUNNEL_ONCE on
   for (std::string line; std::getline(lines, line);) {
@@ -169,7 +174,7 @@ TEST_CASE("structure: public headers include no private ones and define no macro
     if (!private_headers.contains(header)) add_with_includes(with_includes, header);
   for (const std::string& header : with_includes) {
     CHECK_MESSAGE(!private_headers.contains(header), header << " is private but comes with a public header");
-    const std::string text = read(root / header);
+    const std::string text = text_of(root / header);
     for (const std::smatch& m : matches(text, R"(^[ \t]*#[ \t]*define[ \t]+(\w+))"))
       CHECK_MESSAGE(m.str(1).starts_with("RUNNEL_"), header << " defines " << m.str(1));
   }
@@ -199,7 +204,7 @@ TEST_CASE("structure: every kernel of the contract is defined on the CPU and on 
   for (const std::string folder : {"engine", "ops", "cuda"})
     for (const std::string& file : files(folder, {".cpp", ".cu"})) add_definitions(defined, file);
   for (const std::string header : {"engine/dispatch.h", "ops/kernels.h"}) {
-    const std::string text = read(root / header);
+    const std::string text = text_of(root / header);
     const auto kernels = matches(text, R"(^(CPU_)?KERNEL\((\w+)\()");
     CHECK_FALSE(kernels.empty());
     for (const std::smatch& m : kernels)
@@ -213,13 +218,13 @@ TEST_CASE("structure: every kernel of the contract is defined on the CPU and on 
 // In what is compiled once, cpu:: is the namespace of the baseline kernels; DISPATCH chooses among all of them.
 TEST_CASE("structure: what is compiled once does not call a kernel of one instruction set") {
   if (!has_sources()) return;
-  const std::string cmake = read(root / "CMakeLists.txt");
+  const std::string cmake = text_of(root / "CMakeLists.txt");
   const auto list = matches(cmake, R"(REMOVE_ITEM kernel_sources ([^)]*)\))");
   REQUIRE(list.size() == 1);
   std::istringstream words(list[0].str(1));
   const Names without_kernels{std::istream_iterator<std::string>(words), {}};
   for (const std::string& file : files("ops", {".cpp"})) {
-    const std::string once = without_kernels.contains(file) ? read(root / file) : compiled_once(file);
+    const std::string once = without_kernels.contains(file) ? text_of(root / file) : compiled_once(file);
     for (const std::smatch& m : matches(once, R"(\bcpu(_\w+)?::\w+)"))
       FAIL_CHECK(file << " calls " << m.str() << " where it is compiled once");
   }
@@ -239,7 +244,7 @@ TEST_CASE("structure: the tests have launched every CUDA kernel of the contract"
     return;
   }
   for (const std::string header : {"engine/dispatch.h", "ops/kernels.h"}) {
-    const std::string text = read(root / header);
+    const std::string text = text_of(root / header);
     for (const std::smatch& m : matches(text, R"(^KERNEL\((\w+?)(_forward|_backward)?\()"))
       CHECK_MESSAGE((launched.contains(m.str(1) + m.str(2)) || launched.contains(m.str(1))), m.str(1) << m.str(2));
   }
@@ -251,5 +256,5 @@ TEST_CASE("structure: only engine/dispatch.h knows whether there is CUDA") {  //
   for (const auto& [folder, rule] : rules)
     for (const std::string& file : sources(folder))
       if (file != "engine/dispatch.h")
-        CHECK_MESSAGE(read(root / file).find("RUNNEL_WITH_CUDA") == std::string::npos, file);
+        CHECK_MESSAGE(text_of(root / file).find("RUNNEL_WITH_CUDA") == std::string::npos, file);
 }

@@ -18,7 +18,7 @@ struct RuntimeOptions {
   bool json = false;  // of commands that list json_flag()
 
   virtual ~RuntimeOptions() = default;
-  virtual bool decodes() const { return false; }  // and does nothing else with a model: --precision may be int8
+  virtual bool decodes() const { return false; }  // only, with a model: then --precision may be int8
   virtual Settings list();                        // the flags; those that derive append their own
 
   Setting quiet_flag() { return {"quiet", &quiet, {}, "print results, warnings and errors, but no progress"}; }

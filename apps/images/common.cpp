@@ -166,9 +166,9 @@ bool is_incremental(const LoadedImageModel& loaded, const DrawOptions& o) {
                     " attention has no incremental form");
   // The paper's softmax recomputes the prefix unless it is asked not to; what keeps a state of constant size uses it.
   const bool incremental = possible && (o.cached || has_recurrent_state(loaded.model));
-  check<UsageError>(incremental || o.precision != "int8",
-                    "--precision int8: ", loaded.model.config.encoder.attention.kind,
-                    " attention recomputes the prefix, in f32 or bf16", possible ? "; or add --stateful" : "");
+  check<UsageError>(
+      incremental || o.precision != "int8", "--precision int8: ", loaded.model.config.encoder.attention.kind,
+      " attention recomputes the prefix, in f32 or bf16; give one of these", possible ? " or --stateful" : "");
   return incremental;
 }
 

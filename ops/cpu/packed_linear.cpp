@@ -33,8 +33,8 @@ template <class Weights>
 RUNNEL_INLINE inline Weights part(const Weights& w, int) {
   return w;
 }
-// A byte in the last place of the mantissa of 2^23, or in the last but one of 2^15, adds itself. Processors have more
-// units that mask and add than units that shift and convert.
+// 2^23 with a byte b in the lowest 8 bits of its mantissa is the float 2^23 + b; 2^15 with b in the next 8 is 2^15 + b.
+// Processors have more units that mask and add than units that shift and convert.
 RUNNEL_INLINE inline Lanes part(const ByteLanes& w, int i) {
   const BitLanes two = i < 2 ? w.bits : w.bits >> 16;
   return i % 2 == 0 ? std::bit_cast<Lanes>((two & 0xff) | 0x4b000000) - (0x1p23f + 128)
