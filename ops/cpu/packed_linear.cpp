@@ -41,12 +41,7 @@ RUNNEL_INLINE inline Lanes part(const ByteLanes& w, int i) {
                     : std::bit_cast<Lanes>((two & 0xff00) | 0x47000000) - (0x1p15f + 128);
 }
 
-int64_t packed_depth(int64_t in, Precision precision) {
-  return precision == Precision::bf16 ? (in + 1) / 2 : precision == Precision::int8 ? (in + 3) / 4 : in;
-}
-int64_t panel_floats(int64_t depth, Precision precision) {
-  return (depth + (precision == Precision::int8 ? 1 : 0)) * panel_columns;
-}
+int64_t panel_floats(int64_t depth, bool scaled) { return (depth + (scaled ? 1 : 0)) * panel_columns; }
 
 RUNNEL_INLINE inline void multiply_add(Lanes& sum, float x, const Lanes& w) { sum += x * w; }
 RUNNEL_INLINE inline void multiply_add(Lanes& sum, Pair x, const BitLanes& w) {
@@ -170,7 +165,7 @@ void cpu::pack_linear(float* panels_of_w, const float* w, int64_t out, int64_t i
   const int64_t depth = packed_depth(in, precision), rows = (in + 3) / 4 * 4;
   const Scratch panel(rows * panel_columns);
   clear(panel.data() + (rows - 4) * panel_columns, 4 * panel_columns);  // where `in` ends within a pair or four
-  for (int64_t j = 0; j < panels(out); ++j, panels_of_w += panel_floats(depth, precision)) {
+  for (int64_t j = 0; j < panels(out); ++j, panels_of_w += panel_floats(depth, precision == Precision::int8)) {
     pack_panel(panel.data(), w, in, out, true, j);
     if (precision == Precision::bf16)
       pack_pairs(panels_of_w, panel.data(), depth);
@@ -185,13 +180,13 @@ namespace {
 
 template <class Number, class Weights>
 void packed_linear_of(const PackedLayer* layers, int64_t count, const Number* x, int64_t x_stride, int64_t rows,
-                      int64_t depth, Precision precision, Activation activation) {
+                      int64_t depth, Activation activation) {
   const auto panel_at = [=](int64_t i) -> Panel {
     const PackedLayer* layer = layers;
     for (; i >= panels(layer->out); ++layer) i -= panels(layer->out);
     const int64_t column = i * panel_columns;
-    return {layer->panels + i * panel_floats(depth, precision), layer->b + column, layer->y + column, layer->out,
-            layer->out - column};
+    return {layer->panels + i * panel_floats(depth, is_scaled<Weights>), layer->b + column, layer->y + column,
+            layer->out, layer->out - column};
   };
   int64_t all = 0;
   for (int64_t l = 0; l < count; ++l) all += panels(layers[l].out);
@@ -237,11 +232,11 @@ void cpu::packed_linear(const PackedLayer* layers, int64_t count, const float* x
   }
   if (precision == Precision::bf16)
     packed_linear_of<Pair, BitLanes>(layers, count, reinterpret_cast<const Pair*>(numbers), stride, rows, depth,
-                                     precision, activation);
+                                     activation);
   else if (precision == Precision::int8)
-    packed_linear_of<float, ByteLanes>(layers, count, numbers, stride, rows, depth, precision, activation);
+    packed_linear_of<float, ByteLanes>(layers, count, numbers, stride, rows, depth, activation);
   else
-    packed_linear_of<float, Lanes>(layers, count, numbers, stride, rows, depth, precision, activation);
+    packed_linear_of<float, Lanes>(layers, count, numbers, stride, rows, depth, activation);
 }
 
 #if RUNNEL_ONCE
