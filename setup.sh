@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Installs what Runnel is built with, as far as it is missing: ./setup.sh
-# With --fuzzing, what the fuzz targets need, too.
+# With --sanitizers, clang and what its sanitizers and fuzz targets need, too.
 # With --no-install, or RUNNEL_NO_INSTALL=1 in the environment, it only says what is missing; exit status 1 if anything is.
 set -euo pipefail
 
 packages=(g++ cmake ninja-build curl ca-certificates libdnnl-dev libcli11-dev nlohmann-json3-dev libfmt-dev zlib1g-dev libstb-dev
           doctest-dev libbenchmark-dev gnuplot-nox)
-[ "${1:-}" != --fuzzing ] || packages+=(clang libclang-rt-dev libomp-dev)
+[ "${1:-}" != --sanitizers ] || packages+=(clang libclang-rt-dev libomp-dev)
 declare -A program=([g++]=g++ [cmake]=cmake [ninja-build]=ninja [curl]=curl [gnuplot-nox]=gnuplot [clang]=clang++)  # from wherever it came
 
 if ! command -v apt-get >/dev/null; then

@@ -3,13 +3,13 @@
 #   format     the sources are as clang-format 14 writes them
 #   release    as it is shipped, without CUDA; and the library as other projects find it; then the ops with each smaller
 #              instruction set that the program has kernels for
-#   fuzz       by clang, under AddressSanitizer and UndefinedBehaviorSanitizer: the fuzz targets, on their corpus and then
-#              on new inputs for half a minute each; the program, with the tests that run it
-#   sanitize   by g++, under the same, with the CUDA kernels on the emulator in tests/simt: all else once, then the ops
-#              with three more orders of threads
-#   thread     the same under ThreadSanitizer: the ops, in one order
+#   sanitize   by clang, under AddressSanitizer and UndefinedBehaviorSanitizer, with the CUDA kernels on the emulator in
+#              tests/simt: all of it once, and the fuzz targets, on their corpus and then on new inputs for half a minute
+#              each; then the ops with three more orders of threads
+#   thread     by g++, under ThreadSanitizer, the kernels on the emulator: the ops, in one order
 #   cuda       compiled by nvcc, where attention kernels that spill registers are errors, and run if there is a GPU
-# On a machine without the CUDA toolkit, the first four, without the kernels.
+# On a machine without clang, g++ takes its place and there are no fuzz targets; without the CUDA toolkit, no kernels and
+# not the last two.
 # Closes with the line "N passed, N failed, N skipped". Exit status 0 means that none failed.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -31,9 +31,12 @@ skip() {
   skipped=$((skipped + 1))
 }
 
-build() {  # build <preset> [targets]
+configure() {  # configure <preset> [cmake's arguments]
   echo "== $1, after $((SECONDS / 60)) min"
-  cmake --preset "$1" -DRUNNEL_WERROR=ON >/dev/null
+  cmake --preset "$1" -DRUNNEL_WERROR=ON "${@:2}" >/dev/null
+}
+
+build() {  # build <preset> [targets]
   cmake --build --preset "$1" ${2:+--target "${@:2}"}
 }
 
@@ -62,6 +65,7 @@ case $status in
   *) failed=$((failed + 1)); echo "./format.sh formats them" ;;
 esac
 
+configure release
 build release
 run build
 # This processor's instruction set has run: the ops once more with each smaller one.
@@ -70,37 +74,37 @@ for set in baseline avx2 avx512; do
   RUNNEL_INSTRUCTION_SET=$set run build -L ops -E "$slow"
 done
 
-can_fuzz() {
-  ./setup.sh --fuzzing &&
-    echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
-      clang++ -fsanitize=fuzzer -fopenmp -x c++ - -o "$work/fuzzer"
-}
-if can_fuzz >/dev/null 2>&1; then
-  build fuzz fuzz runnel
-  run build-fuzz
-  # Without two that compute much, with ops that are tested, and one in which no file may grow, as clang's OpenMP needs.
-  RUNNEL_PROGRAM=$PWD/build-fuzz/runnel run build -L program -E '^check: the forms|foresees|pictures that cannot be written'
-else
-  skip "of the fuzz targets and of the program under sanitizers: they need clang with libFuzzer"
+by=()
+if ! ./setup.sh --sanitizers >/dev/null 2>&1 ||
+  ! echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
+    clang++ -fsanitize=fuzzer -fopenmp -x c++ - -o "$work/fuzzer" >/dev/null 2>&1; then
+  by=(-DCMAKE_CXX_COMPILER=g++)
+  skip "of the fuzz targets: they need clang with libFuzzer"
 fi
+# Not under AddressSanitizer: two that compute much, with ops that are tested, and one in which no file may grow, which
+# clang's OpenMP needs.
+elsewhere='^check: the forms|foresees|pictures that cannot be written'
 
 if ! { command -v nvcc || ls /usr/local/cuda/bin/nvcc; } >/dev/null 2>&1; then
   skip "of the CUDA kernels: there is no nvcc (developer.nvidia.com/cuda-downloads)"
-  cmake --preset sanitize -DRUNNEL_CUDA=OFF >/dev/null
-  cmake --build --preset sanitize
-  run build-sanitize
-else
+  configure sanitize -DRUNNEL_CUDA=OFF "${by[@]}"
   build sanitize
-  all_launched='structure: the tests have launched every CUDA kernel'
-  SIMT_LAUNCHED=$work/launched run build-sanitize -E "^$all_launched"
-  SIMT_LAUNCHED=$work/launched run build-sanitize -R "^$all_launched"
+  run build-sanitize -E "$elsewhere"
+else
+  configure sanitize "${by[@]}"
+  build sanitize
+  all_launched='^structure: the tests have launched every CUDA kernel'
+  SIMT_LAUNCHED=$work/launched run build-sanitize -E "$elsewhere|$all_launched"
+  SIMT_LAUNCHED=$work/launched run build-sanitize -R "$all_launched"
   for seed in 1 2 3; do SIMT_SEED=$seed run build-sanitize -L ops -E "$slow|gradients"; done
 
+  configure thread
   build thread simt_tests runnel_tests
   export OMP_NUM_THREADS=1 SIMT_SEED=3  # ThreadSanitizer does not know OpenMP's barriers
   run build-thread -L 'ops|detector' -E "$slow"
   unset OMP_NUM_THREADS SIMT_SEED
 
+  configure cuda
   if nvidia-smi >/dev/null 2>&1; then
     build cuda
     run build-cuda

@@ -1,7 +1,7 @@
 # discover_tests(target): a ctest test for every test case of a doctest program, labelled with its file
-# (tests/test_matmul.cpp: "matmul"); where its name is an op's or begins with it, with "ops"; where it is one of
-# PROGRAM_TESTS, with "program". They are listed whenever the program has been linked. doctest's own doctest_discover_tests would need a test suite around each file,
-# and one process per test case, to find labels.
+# (tests/test_matmul.cpp: "matmul"); where its name is an op's or begins with it, with "ops". They are listed whenever
+# the program has been linked. doctest's own doctest_discover_tests would need a test suite around each file, and one
+# process per test case, to find labels.
 cmake_minimum_required(VERSION 3.22)
 
 if(NOT CMAKE_SCRIPT_MODE_FILE)
@@ -9,8 +9,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
   function(discover_tests target)
     set(list ${CMAKE_CURRENT_BINARY_DIR}/${target}.cmake)
     add_custom_command(TARGET ${target} POST_BUILD BYPRODUCTS ${list} VERBATIM
-      COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${target}> "-DOPS=${OPS}"
-              "-DPROGRAM_TESTS=${PROGRAM_TESTS}" -DOUTPUT=${list}
+      COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${target}> "-DOPS=${OPS}" -DOUTPUT=${list}
               -P ${discover_tests_script})
     if(NOT EXISTS ${list})
       file(WRITE ${list} "add_test(${target}_is_not_built ${target})\n")
@@ -45,8 +44,6 @@ foreach(case IN LISTS cases)
   set(labels ${file})
   if(file MATCHES "^(${ops})(_|$)")
     list(APPEND labels ops)
-  elseif(file IN_LIST PROGRAM_TESTS)
-    list(APPEND labels program)
   endif()
   string(APPEND script "add_test([==[${name}]==] [==[${PROGRAM}]==] [==[--test-case=${filter}]==] --skip-status=77)\n"
          "set_tests_properties([==[${name}]==] PROPERTIES SKIP_RETURN_CODE 77 LABELS \"${labels}\")\n")

@@ -18,13 +18,13 @@
 #include "engine/dispatch.h"
 #include "engine/numerics.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if RUNNEL_WITH_ADDRESS_SANITIZER || RUNNEL_WITH_THREAD_SANITIZER
 #define RUNNEL_POOL 0  // every tensor its own allocation, so that a sanitizer sees its ends
 #else
 #define RUNNEL_POOL 1
 #endif
 #if !defined(RUNNEL_FRESH_IS_NAN)
-#if defined(__SANITIZE_ADDRESS__)
+#if RUNNEL_WITH_ADDRESS_SANITIZER
 #define RUNNEL_FRESH_IS_NAN 1  // fresh memory, so that what nobody wrote shows in results
 #else
 #define RUNNEL_FRESH_IS_NAN 0

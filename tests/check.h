@@ -16,6 +16,13 @@
 #include "engine/tensor.h"
 #include "ops/ops.h"
 
+// doctest's, for structured bindings, too: clang 14 does not let a lambda capture them.
+#undef CAPTURE
+#define CAPTURE_AS(name, x) \
+  const auto name = x;      \
+  INFO(#x " := ", name)
+#define CAPTURE(x) CAPTURE_AS(DOCTEST_ANONYMOUS(captured_), x)
+
 namespace runnel::test {
 
 // Tolerances are reasons. Each is relative to the largest magnitude in the reference.

@@ -31,6 +31,12 @@ REGISTER_LISTENER("skips", 1, SkipListener);
 
 }  // namespace
 
+#if RUNNEL_WITH_ADDRESS_SANITIZER
+extern "C" const char* __lsan_default_suppressions() {
+  return "leak:libomp";
+}  // clang's, when the number of threads changes
+#endif
+
 int main(int argc, char** argv) {
   int skip_status = 0;
   for (int i = 1; i < argc; ++i) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -13,11 +14,6 @@
 #include "tests/check.h"
 #include "tests/chunked_attention.h"
 #include "tests/paths.h"
-
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in g++ 12's own header, under AddressSanitizer
-#include <regex>
-#pragma GCC diagnostic pop
 
 using namespace runnel;
 using namespace runnel::test;

@@ -292,14 +292,14 @@ TEST_CASE("init_local_heads: each head attends to its neighbour of the byte to p
     constexpr int64_t rows = 6, e = 32;
     const int64_t heads = std::ssize(c.shift), d = heads * e;
     const int64_t row = c.columns * c.channels, length = rows * row;
-    const Grid grid{.row = row, .channels = c.channels};
-    const AutoregressiveConfig config{.encoder = {.heads = heads, .head_dim = e}, .max_length = length, .grid = grid};
+    const Grid places{.row = row, .channels = c.channels};
+    const AutoregressiveConfig model{.encoder = {.heads = heads, .head_dim = e}, .max_length = length, .grid = places};
     EncoderLayer layer;
     layer.query = random_linear(d, d, Key{1}, Device::cpu);
     layer.key = random_linear(d, d, Key{2}, Device::cpu);
-    init_local_heads(layer, c.layer, config);
+    init_local_heads(layer, c.layer, model);
     // Of the embedding nothing is known: zeros in the first half.
-    const std::vector<float> code = positional_encoding(length, d / 2, grid, Device::cpu).to_vector();
+    const std::vector<float> code = positional_encoding(length, d / 2, places, Device::cpu).to_vector();
     std::vector<float> x(static_cast<size_t>(length * d));
     for (int64_t l = 0; l < length; ++l) std::copy_n(code.begin() + l * d / 2, d / 2, x.begin() + l * d + d / 2);
     const Tensor input(Shape{length, d}, x);

@@ -24,9 +24,8 @@ namespace {
 // Each position must name the token at the other end of its sequence.
 class ReverseTask : public Task {
  public:
-  explicit ReverseTask(const TrainSettings& settings)
-      : settings_(settings),
-        embedding_(random_embedding(tokens, 16, Key{1}, Device::cpu)),
+  ReverseTask()
+      : embedding_(random_embedding(tokens, 16, Key{1}, Device::cpu)),
         positions_(positional_encoding(longest, 16, {}, Device::cpu)),
         encoder_({.layers = 1, .heads = 2, .head_dim = 16, .feed_forward = 32, .dropout = 0}, false, Key{2}),
         predictor_(random_linear(tokens, 32, Key{3}, Device::cpu)) {}
@@ -98,7 +97,6 @@ class ReverseTask : public Task {
     return predictor_(encoder_(embedding(batch.in.tokens, embedding_, positions_), {batch.in.lengths, key}));
   }
 
-  const TrainSettings& settings_;
   Tensor embedding_, positions_;
   Encoder encoder_;
   Linear predictor_;
@@ -152,7 +150,7 @@ TEST_CASE("training: an encoder learns labels of padded sequences; the first met
   s.steps = 1000;
   s.evaluate_every = 200;
   s.schedule = "constant";
-  CHECK(train(ReverseTask(s), s, config_json(s)) == 0);
+  CHECK(train(ReverseTask(), s, config_json(s)) == 0);
   const std::vector<std::string> rows = split(read(box.folder / "run" / "metrics.csv"), '\n');
   CHECK(rows[0] == "step,loss,loss_bits,accuracy,validation,validation_bits,lr,tokens_per_second,seconds");
   double best = 0;
@@ -172,7 +170,7 @@ TEST_CASE("training: parts of a batch, weighted by their positions, make the sam
     TrainSettings s = settings_for(box.folder / std::to_string(part));
     s.steps = 1;
     s.micro_batch = part;
-    CHECK(train(ReverseTask(s), s, config_json(s)) == 0);
+    CHECK(train(ReverseTask(), s, config_json(s)) == 0);
   }
   const auto numbers = [&](const char* run) {
     std::vector<double> all;
@@ -189,7 +187,7 @@ TEST_CASE("training: a row of metrics.csv has the mean loss of the updates since
     TrainSettings s = settings_for(box.folder / std::to_string(log_every));
     s.steps = 4;
     s.log_every = log_every;
-    CHECK(train(ReverseTask(s), s, config_json(s)) == 0);
+    CHECK(train(ReverseTask(), s, config_json(s)) == 0);
     const std::vector<std::string> rows = split(read(fs::path(s.out) / "metrics.csv"), '\n');
     std::vector<double> all;
     for (size_t i = 1; i < rows.size(); ++i) all.push_back(std::stod(split(rows[i], ',').at(1)));
@@ -218,13 +216,13 @@ TEST_CASE("training: a resumed run counts the seconds of the run before") {
   TrainSettings s = settings_for(box.folder / "run");
   const fs::path path = fs::path(s.out) / "metrics.csv";
   s.steps = 2;
-  CHECK(train(ReverseTask(s), s, config_json(s)) == 0);
+  CHECK(train(ReverseTask(), s, config_json(s)) == 0);
   std::string rows = read(path);
   rows.replace(rows.rfind(',') + 1, std::string::npos, "1000.000\n");
   std::ofstream(path) << rows;
   s.steps = 4;
   s.resume = true;
-  CHECK(train(ReverseTask(s), s, config_json(s)) == 0);
+  CHECK(train(ReverseTask(), s, config_json(s)) == 0);
   const std::string after = read(path);
   CHECK(after.starts_with(rows));
   CHECK(after.size() > rows.size());
@@ -275,16 +273,16 @@ TEST_CASE("training: each sequence is read once, in order; each update and each 
 TEST_CASE("training: Ctrl-C during validation saves and leaves; the resumed run ends in the same bytes") {
   const Sandbox box;
   TrainSettings s = settings_for(box.folder / "whole");
-  CHECK(train(ReverseTask(s), s, config_json(s)) == 0);
+  CHECK(train(ReverseTask(), s, config_json(s)) == 0);
   s.out = (box.folder / "halves").string();
   {
-    const ReverseTask task(s);
+    const ReverseTask task;
     task.interrupt_validation = true;
     CHECK(train(task, s, config_json(s)) == 130);
   }
   CHECK(read_checkpoint(box.folder / "halves" / "last.safetensors").step() == 20);
   s.resume = true;
-  CHECK(train(ReverseTask(s), s, config_json(s)) == 0);
+  CHECK(train(ReverseTask(), s, config_json(s)) == 0);
   const auto tensors = [&](const char* run, const char* file) {
     std::vector<std::vector<float>> all;
     for (const NamedTensor& t : load_safetensors(box.folder / run / file).tensors) all.push_back(t.tensor.to_vector());

@@ -196,8 +196,10 @@ void lsh_attention_forward(float* y, float* l, const float* q, const float* v, L
   x.a = x.b = HeadRows<const float>(q, s.length, s.heads, s.e);
   x.c = HeadRows<const float>(v, s.length, s.heads, s.m);
   x.out = HeadRows<float>(y, s.length, s.heads, s.m);
-  x.before = {found.data(), found.data() + n};
-  x.after = {found.data() + 2 * n, found.data() + 3 * n};
+  if (lsh.rounds > 1) {
+    x.before = {found.data(), found.data() + n};
+    x.after = {found.data() + 2 * n, found.data() + 3 * n};
+  }
   for (int64_t round = 0; round < lsh.rounds; ++round) {
     launch_round<SoftmaxResult::y>(x, places, s, lsh, round);
     std::swap(x.before, x.after);

@@ -17,7 +17,7 @@ run "$setup"
 expect "$status $out $(<"$work/log")" '0 setup.sh: nothing is missing '
 
 fake dpkg-query 'case "$*" in *libomp-dev) exit 1 ;; *) echo installed ;; esac'
-run "$setup" --fuzzing
+run "$setup" --sanitizers
 expect "$(tail -n 1 "$work/log")" 'apt-get install * libomp-dev'
 : >"$work/log"
 

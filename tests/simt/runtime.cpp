@@ -52,7 +52,7 @@ using simt::fail;
 using simt::Work;
 
 constexpr size_t longest_queue = 1024;
-#if defined(__SANITIZE_ADDRESS__)
+#if RUNNEL_WITH_ADDRESS_SANITIZER
 constexpr size_t gap = 0;
 #else
 constexpr size_t gap = 1;  // so that the end of one block is not the beginning of the next

@@ -25,7 +25,7 @@
 #include <string_view>
 #include <vector>
 
-#if defined(SIMT_TSAN)  // set by the build: this file cannot see it
+#if RUNNEL_WITH_THREAD_SANITIZER
 #include <sanitizer/tsan_interface.h>
 extern "C" {  // no header of GCC has them
 void AnnotateIgnoreReadsBegin(const char* file, int line);
@@ -34,7 +34,7 @@ void AnnotateIgnoreWritesBegin(const char* file, int line);
 void AnnotateIgnoreWritesEnd(const char* file, int line);
 }
 #endif
-#if defined(__SANITIZE_ADDRESS__) || defined(SIMT_TSAN)
+#if RUNNEL_WITH_ADDRESS_SANITIZER || RUNNEL_WITH_THREAD_SANITIZER
 #include <sanitizer/common_interface_defs.h>
 #define SIMT_SYMBOLS 1
 #endif
@@ -73,7 +73,7 @@ simt_switch_stack:
 namespace simt {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
+#if RUNNEL_WITH_ADDRESS_SANITIZER
 constexpr size_t stack_bytes = 256 * 1024;  // frames with red zones
 #else
 constexpr size_t stack_bytes = 64 * 1024;
@@ -150,7 +150,7 @@ size_t shared_used = 0;   // with red zones
 size_t shared_asked = 0;  // as the device would count
 std::vector<Array> arrays;
 
-#if defined(SIMT_TSAN)
+#if RUNNEL_WITH_THREAD_SANITIZER
 void acquire(void* address) { __tsan_acquire(address); }
 void release(void* address) { __tsan_release(address); }
 struct Unseen {  // ThreadSanitizer intercepts memcpy and operator new even here; the scheduler's are no races
@@ -207,14 +207,14 @@ void switch_to(Fibre* to) {
   if (from == to) return;
   current = to;
   threadIdx = to->index;
-#if defined(__SANITIZE_ADDRESS__)
+#if RUNNEL_WITH_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(&from->address_fake_stack, to->stack, to->stack_size);
 #endif
-#if defined(SIMT_TSAN)
+#if RUNNEL_WITH_THREAD_SANITIZER
   __tsan_switch_to_fiber(to->thread_fibre, __tsan_switch_to_fiber_no_sync);
 #endif
   simt_switch_stack(&from->stack_pointer, to->stack_pointer);
-#if defined(__SANITIZE_ADDRESS__)
+#if RUNNEL_WITH_ADDRESS_SANITIZER
   __sanitizer_finish_switch_fiber(current->address_fake_stack, nullptr, nullptr);
 #endif
 }
@@ -276,7 +276,7 @@ void leave_block() {
 }
 
 void fibre_main() {
-#if defined(__SANITIZE_ADDRESS__)
+#if RUNNEL_WITH_ADDRESS_SANITIZER
   __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
 #endif
   for (;;) {  // a thread of one block after another
@@ -300,7 +300,7 @@ void add_fibre() {
   *--top = reinterpret_cast<void*>(&fibre_main);
   for (int i = 0; i < 6; ++i) *--top = nullptr;  // registers
   fibre->stack_pointer = top;
-#if defined(SIMT_TSAN)
+#if RUNNEL_WITH_THREAD_SANITIZER
   fibre->thread_fibre = __tsan_create_fiber(0);
 #endif
   fibres.push_back(std::move(fibre));
@@ -323,7 +323,7 @@ void initialise() {
   pthread_attr_getstack(&attributes, &lowest, &main_fibre.stack_size);
   pthread_attr_destroy(&attributes);
   main_fibre.stack = static_cast<char*>(lowest);
-#if defined(SIMT_TSAN)
+#if RUNNEL_WITH_THREAD_SANITIZER
   main_fibre.thread_fibre = __tsan_get_current_fiber();
 #endif
   struct sigaction action {};
@@ -348,7 +348,7 @@ struct TrapInvalid {
 class SharedMemory {
  public:
   SharedMemory(size_t bytes, size_t blocks) : bytes_(bytes ? bytes + most_arrays * 2 * red_zone : 0) {
-#if defined(SIMT_TSAN)
+#if RUNNEL_WITH_THREAD_SANITIZER
     wave_ = std::clamp<size_t>((size_t{64} << 20) / (bytes_ + 1), 1, blocks);
 #else
     (void)blocks;
@@ -403,7 +403,7 @@ void run_block([[maybe_unused]] size_t turn) {
   uint64_t warp_priority = 0;
   for (size_t i = 0; i < n; ++i) {
     if (i % 32 == 0) warp_priority = next_random() << 32;
-#if defined(SIMT_TSAN)
+#if RUNNEL_WITH_THREAD_SANITIZER
     // Not the same fibre for the same thread of the next block: accesses of one fibre are ordered.
     Fibre* fibre = fibres[(i + turn * 37) % fibres.size()].get();
 #else
@@ -413,7 +413,7 @@ void run_block([[maybe_unused]] size_t turn) {
     fibre->number = static_cast<unsigned>(i);
     fibre->taken = 0;
     fibre->priority = warp_priority | (next_random() & 0xffffffffu);
-#if defined(SIMT_TSAN)
+#if RUNNEL_WITH_THREAD_SANITIZER
     char name[96];
     std::snprintf(name, sizeof name, "block (%u,%u,%u) thread (%u,%u,%u)", blockIdx.x, blockIdx.y, blockIdx.z,
                   fibre->index.x, fibre->index.y, fibre->index.z);
@@ -640,7 +640,7 @@ void copy_async_wait(int pending) {
 
 }  // namespace simt
 
-#if defined(__SANITIZE_ADDRESS__)
+#if RUNNEL_WITH_ADDRESS_SANITIZER
 // AddressSanitizer calls it at the beginning of a report.
 extern "C" void __asan_on_error() {
   using namespace simt;

@@ -3,7 +3,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#if defined(__SANITIZE_ADDRESS__)
+#if RUNNEL_WITH_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -26,7 +26,7 @@ uint64_t next_random();
 // Fills uninitialised memory: signalling NaNs of float and bfloat16, NaNs of half. (A double is 6e306.)
 void make_undefined(void* memory, size_t bytes);
 
-#if defined(__SANITIZE_ADDRESS__)
+#if RUNNEL_WITH_ADDRESS_SANITIZER
 inline void forbid(const void* memory, size_t bytes) { ASAN_POISON_MEMORY_REGION(memory, bytes); }
 inline void permit(const void* memory, size_t bytes) { ASAN_UNPOISON_MEMORY_REGION(memory, bytes); }
 #else

@@ -9,12 +9,17 @@
 
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
+#if RUNNEL_WITH_ADDRESS_SANITIZER
 constexpr bool address_build = true, thread_build = false;
-#elif defined(__SANITIZE_THREAD__)
+#elif RUNNEL_WITH_THREAD_SANITIZER
 constexpr bool address_build = false, thread_build = true;
 #else
 constexpr bool address_build = false, thread_build = false;
+#endif
+#if defined(__clang__)
+constexpr bool clang = true;
+#else
+constexpr bool clang = false;
 #endif
 constexpr bool knows_lines = address_build || thread_build;  // of every instruction; barriers are always named by line
 
@@ -75,6 +80,8 @@ bool skipped(bool seen_here, const std::string& build) {
   return !seen_here;
 }
 bool skipped_but_for_thread() { return skipped(thread_build, "thread"); }
+// clang merges equal calls of two branches and does not check the address from which a struct is copied.
+bool skipped_for_clang() { return skipped(!clang, "thread,alignment by g++"); }
 bool skipped_but_for_address() { return skipped(address_build, "address,undefined"); }
 
 }  // namespace
@@ -158,7 +165,7 @@ TEST_CASE("detector: access past the end of global memory") {
 }
 
 TEST_CASE("detector: a misaligned float4") {
-  if (skipped_but_for_address()) return;
+  if (skipped_for_clang() || skipped(knows_lines, "thread,alignment")) return;
   check_reported_with_line("misaligned", "misaligned address");
 }
 
@@ -179,6 +186,7 @@ TEST_CASE("detector: device memory accessed by the host") {
 // --- instructions of a warp ---
 
 TEST_CASE("detector: lanes that meet in two inlined copies of one helper") {
+  if (skipped_for_clang()) return;
   check_reported("inlined_twice", "but in two copies of it");
 }
 
