@@ -12,8 +12,9 @@ InstructionSet instruction_set();
 const char* name(InstructionSet set);
 
 // What the matrix products of models round their operands to; sums are float32 in all of them. tf32 (10 bits of
-// mantissa instead of 23) exists on CUDA only: the CPU computes it as f32. int8 is for decoding on the CPU: weights of
-// PackedLinear are 8-bit integers with a scale for each output, all else is f32. Set it before the first product.
+// mantissa instead of 23) exists on CUDA only: the CPU computes it as f32. int8 is for decoding on the CPU: products of
+// PackedLinear are of integers, its weights of 8 bits with a scale for each output, its inputs of 16 bits with one for
+// each row; all else is f32. Set it before the first product.
 // Throws Error if bf16 is asked for on the CPU and this processor has no instructions for it, or int8 on CUDA.
 enum class Precision { f32, tf32, bf16, int8 };
 bool has_bf16();

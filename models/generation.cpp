@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "engine/check.h"
+#include "engine/numerics.h"
 #include "engine/random.h"
 #include "engine/replay.h"
 
@@ -24,9 +25,11 @@ Indices byte_sample(const Tensor& outputs, const Keys& keys, float temperature, 
                                  : logistic_mixture_sample(outputs, keys, temperature, position);
 }
 
-constexpr int64_t few = 12;  // rows that a linear layer multiplies in one pass over its weights
-constexpr int64_t largest_group = 3 * few;
+constexpr int64_t largest_group = 36;
 constexpr int64_t largest_cuda_group = 16384;
+
+// Sequences from which a thread computes longer than it reads weights.
+int64_t enough_for_a_thread() { return precision() == Precision::int8 ? 4 : 6; }
 
 // Sequences that one thread, or the GPU, draws at once: half of the memory that is free is left alone.
 int64_t group_size(Device device, int64_t threads, int64_t sequence_bytes) {
@@ -58,7 +61,8 @@ void complete(std::vector<uint8_t>& sequences, int64_t known, const Decoder& dec
   const Device device = decoder.position().device();
   const int64_t threads = device == Device::cpu ? omp_get_max_threads() : 1;
   const int64_t together = threads * group_size(device, threads, decoder.sequence_bytes());
-  const int64_t groups = device == Device::cpu && batch <= few ? 1 : (batch + together - 1) / together * threads;
+  const bool are_few = device == Device::cpu && batch < threads * enough_for_a_thread();
+  const int64_t groups = are_few ? 1 : (batch + together - 1) / together * threads;
   int64_t drawn = 0;
   std::mutex reporting;
 

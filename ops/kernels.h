@@ -59,11 +59,11 @@ CPU_KERNEL(round_to_bf16(uint16_t* to, const float* from, int64_t n))
 
 // For few rows: w [out,in] -> panels of float32, bfloat16 or int8, whose order is that of the instruction set; and
 // y[rows,out] = activation(x[rows,in] w^T + b) of several layers with the same x. In int8, w[o,:] is s[o] times
-// integers from -127 to 127, s[o] = max |w[o,:]| / 127.
+// integers from -127 to 127, s[o] = max |w[o,:]| / 127, and x[r,:] is t[r] times integers of at most 16 bits.
 CPU_KERNEL(pack_linear(float* panels, const float* w, int64_t out, int64_t in, Precision precision))
 constexpr int64_t packed_depth(int64_t in,
                                Precision precision) {  // floats of a column: one, two or four weights in each
-  return precision == Precision::bf16 ? (in + 1) / 2 : precision == Precision::int8 ? (in + 3) / 4 : in;
+  return precision == Precision::bf16 ? (in + 1) / 2 : precision == Precision::int8 ? (in + 31) / 32 * 8 : in;
 }
 constexpr int64_t packed_linear_size(int64_t out, int64_t in, Precision precision) {  // of the panels, in floats
   constexpr int64_t most_columns = 32;

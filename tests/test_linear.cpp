@@ -162,9 +162,22 @@ TEST_CASE("packed layers change nothing but the order of sums") {
   check_fails([] { PackedLinear(Tensor(Shape{4, 5}), Tensor(Shape{5})); }, "linear: b [5] does not match w [4,5]");
 }
 
-TEST_CASE("linear, packed in int8, is that of weights rounded to 127ths of the largest of their row") {
+// Each row in multiples of its largest magnitude / most.
+Tensor rounded_rows(const Tensor& t, float most) {
+  std::vector<float> values = t.to_vector();
+  const auto n = static_cast<std::ptrdiff_t>(t.shape()[-1]);
+  for (auto row = values.begin(); row < values.end(); row += n) {
+    float largest = 0;
+    for (auto at = row; at < row + n; ++at) largest = std::max(largest, std::abs(*at));
+    for (auto at = row; at < row + n; ++at) *at = std::nearbyint(*at * (most / largest)) * (largest / most);
+  }
+  return Tensor(t.shape(), values);
+}
+
+TEST_CASE(
+    "linear, packed in int8, is that of weights of 8 bits and inputs of 16, rounded by the largest of their row") {
   for (const int64_t rows : {1, 2, 13})
-    for (const auto& [out, in] : {std::array<int64_t, 2>{1, 1}, {33, 65}, {65, 33}, {256, 64}}) {
+    for (const auto& [out, in] : {std::array<int64_t, 2>{1, 1}, {33, 65}, {65, 33}, {256, 64}, {5, 600}}) {
       CAPTURE(rows);
       CAPTURE(out);
       CAPTURE(in);
@@ -173,17 +186,28 @@ TEST_CASE("linear, packed in int8, is that of weights rounded to 127ths of the l
       set_precision(Precision::int8);
       const std::vector<PackedLinear> layers{{w, b}, {zeros, Tensor::full(Shape{7}, 2)}};
       set_precision(Precision::f32);
-      std::vector<float> rounded = w.to_vector();
-      for (auto row = rounded.begin(); row < rounded.end(); row += in) {
-        float largest = 0;
-        for (auto at = row; at < row + in; ++at) largest = std::max(largest, std::abs(*at));
-        for (auto at = row; at < row + in; ++at) *at = std::round(*at * (127 / largest)) * (largest / 127);
-      }
+      const int64_t most = std::min<int64_t>(INT16_MAX, INT32_MAX / (127 * in));  // no sum overflows
+      const Tensor near_x = rounded_rows(x, static_cast<float>(most)), near_w = rounded_rows(w, 127);
       const std::vector<Tensor> y = linear(x, layers);
-      check_close(y[0], reference(x, Tensor(w.shape(), rounded), b, false), rounding);
+      // A number halfway between two integers may go to either.
+      check_close(y[0], reference(near_x, near_w, b, false), reduction);
       CHECK(y[1].to_vector() == std::vector<float>(static_cast<size_t>(7 * rows), 2));
-      check_close(linear(x, layers[0], Activation::relu), reference(x, Tensor(w.shape(), rounded), b, true), rounding);
+      check_close(linear(x, layers[0], Activation::relu), reference(near_x, near_w, b, true), reduction);
     }
+}
+
+TEST_CASE("linear, packed in int8: no sum overflows, and a row of x that is not finite has results that are not") {
+  const int64_t in = 2000;
+  set_precision(Precision::int8);
+  const PackedLinear layer(Tensor::full(Shape{3, in}, -2), Tensor::full(Shape{3}, 0));
+  set_precision(Precision::f32);
+  check_close(linear(Tensor::full(Shape{2, in}, 5), layer), std::vector<double>(6, -10.0 * in), rounding);
+  for (const float wrong : {NAN, INFINITY, -INFINITY}) {
+    std::vector<float> x(2 * in, 5);
+    x[in + 1234] = wrong;
+    const std::vector<float> y = linear(Tensor(Shape{2, in}, x), layer).to_vector();
+    for (size_t i = 0; i < y.size(); ++i) CHECK_EQ(std::isfinite(y[i]), i < 3);
+  }
   check_fails([] { set_precision(Precision::int8, Device::cuda); }, "int8 are for the CPU");
 }
 

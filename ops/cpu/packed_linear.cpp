@@ -16,29 +16,28 @@ namespace {
 
 constexpr int64_t prefetched = 24;  // rows of a panel: what the processor itself fetches ahead ends with each page
 
-// A lane of a panel's vectors, of type Weights, is a weight in float32; two weights in bfloat16, neighbours along `in`,
-// as are the numbers of x that they are multiplied with; or four integers from -127 to 127, each plus 128 in a byte,
-// neighbours along `in`. A panel of these ends with the scale of each column.
+// A lane of a panel's vectors is a weight in float32 (Lanes); two weights in bfloat16, neighbours along `in`, as are
+// the numbers of x that they are multiplied with (BitLanes); or four integers in bytes (ByteLanes), multiplied as two
+// pairs of 16 bits with pairs of integers that x is rounded to. Behind a panel of bytes lies the scale of each column,
+// behind a row of integers the scale of the row.
 using Pair = uint32_t;
-struct ByteLanes {
-  BitLanes bits;
-};
+using ByteLanes = int8_t __attribute__((vector_size(sizeof(Lanes))));
+using ShortLanes = int16_t __attribute__((vector_size(sizeof(Lanes))));
 
 template <class Weights>
 constexpr bool is_scaled = std::is_same_v<Weights, ByteLanes>;
 template <class Weights>
-constexpr int parts = is_scaled<Weights> ? 4 : 1;  // vectors that it is multiplied as
+constexpr int parts = is_scaled<Weights> ? 2 : 1;  // vectors that it is multiplied as
+template <class Weights>
+using Sums = std::conditional_t<is_scaled<Weights>, IntLanes, Lanes>;
 
 template <class Weights>
 RUNNEL_INLINE inline Weights part(const Weights& w, int) {
   return w;
 }
-// 2^23 with a byte b in the lowest 8 bits of its mantissa is the float 2^23 + b; 2^15 with b in the next 8 is 2^15 + b.
-// Processors have more units that mask and add than units that shift and convert.
-RUNNEL_INLINE inline Lanes part(const ByteLanes& w, int i) {
-  const BitLanes two = i < 2 ? w.bits : w.bits >> 16;
-  return i % 2 == 0 ? std::bit_cast<Lanes>((two & 0xff) | 0x4b000000) - (0x1p23f + 128)
-                    : std::bit_cast<Lanes>((two & 0xff00) | 0x47000000) - (0x1p15f + 128);
+RUNNEL_INLINE inline ShortLanes part(const ByteLanes& w, int i) {  // the bytes 0 and 2 of a lane, or 1 and 3
+  const ShortLanes upper = std::bit_cast<ShortLanes>(w);
+  return i == 0 ? upper << 8 >> 8 : upper >> 8;
 }
 
 int64_t panel_floats(int64_t depth, bool scaled) { return (depth + (scaled ? 1 : 0)) * panel_columns; }
@@ -51,6 +50,20 @@ RUNNEL_INLINE inline void multiply_add(Lanes& sum, Pair x, const BitLanes& w) {
 #else  // bfloat16 is the upper half of a float
   sum += std::bit_cast<float>(x << 16) * std::bit_cast<Lanes>(w << 16);
   sum += std::bit_cast<float>(x & 0xffff0000) * std::bit_cast<Lanes>(w & 0xffff0000);
+#endif
+}
+// Integers: the sum is exact, if it does not overflow.
+RUNNEL_INLINE inline void multiply_add(IntLanes& sum, Pair x, const ShortLanes& w) {
+  const BitLanes xs = BitLanes{} + x;
+#if defined(__AVX512BW__)
+  sum += std::bit_cast<IntLanes>(_mm512_madd_epi16(std::bit_cast<__m512i>(xs), std::bit_cast<__m512i>(w)));
+#elif defined(__AVX2__)
+  sum += std::bit_cast<IntLanes>(_mm256_madd_epi16(std::bit_cast<__m256i>(xs), std::bit_cast<__m256i>(w)));
+#elif defined(__SSE2__)
+  sum += std::bit_cast<IntLanes>(_mm_madd_epi16(std::bit_cast<__m128i>(xs), std::bit_cast<__m128i>(w)));
+#else
+  const IntLanes x_pairs = std::bit_cast<IntLanes>(xs), w_pairs = std::bit_cast<IntLanes>(w);
+  sum += (x_pairs << 16 >> 16) * (w_pairs << 16 >> 16) + (x_pairs >> 16) * (w_pairs >> 16);
 #endif
 }
 
@@ -66,26 +79,28 @@ struct Panel {
 template <int rows, int count, class Number, class Weights>
 RUNNEL_NOINLINE void packed_product(const Panel* panels, const Number* x, int64_t x_stride, int64_t depth,
                                     Activation activation) {
-  Lanes sums[count][rows][2] = {};
+  Sums<Weights> sums[count][rows][2] = {};
   const Weights* weights[count];
   for (int p = 0; p < count; ++p) weights[p] = reinterpret_cast<const Weights*>(panels[p].weights);
-  for (int64_t k = 0; k < depth; ++k, x += parts<Weights>)
+  // One part after the other, with as few other vectors as possible: 12 of 16 registers are sums.
+  const auto add_part = [&]<int i>(std::integral_constant<int, i>) RUNNEL_INLINE {
+    const Number* number = x + i;
+    for (int64_t k = 0; k < depth; ++k, number += parts<Weights>)
 #pragma GCC unroll 4
-    for (int p = 0; p < count; ++p) {
-      const Weights* const w = weights[p] + 2 * k;
-      const Weights left = w[0], right = w[1];
-      __builtin_prefetch(w + 2 * prefetched);
-      if constexpr (sizeof(Weights) == 64) __builtin_prefetch(w + 2 * prefetched + 1);
-#pragma GCC unroll 4
-      for (int i = 0; i < parts<Weights>; ++i) {
-        const auto left_part = part(left, i), right_part = part(right, i);
+      for (int p = 0; p < count; ++p) {
+        const Weights* const w = weights[p] + 2 * k;
+        const auto left = part(w[0], i), right = part(w[1], i);
+        __builtin_prefetch(w + 2 * prefetched);
+        if constexpr (sizeof(Weights) == 64) __builtin_prefetch(w + 2 * prefetched + 1);
 #pragma GCC unroll 12
         for (int r = 0; r < rows; ++r) {
-          multiply_add(sums[p][r][0], x[r * x_stride + i], left_part);
-          multiply_add(sums[p][r][1], x[r * x_stride + i], right_part);
+          multiply_add(sums[p][r][0], number[r * x_stride], left);
+          multiply_add(sums[p][r][1], number[r * x_stride], right);
         }
       }
-    }
+  };
+  add_part(std::integral_constant<int, 0>());
+  if constexpr (is_scaled<Weights>) add_part(std::integral_constant<int, 1>());
 #pragma GCC unroll 4
   for (int p = 0; p < count; ++p)
 #pragma GCC unroll 12
@@ -95,8 +110,9 @@ RUNNEL_NOINLINE void packed_product(const Panel* panels, const Number* x, int64_
         const Panel& of = panels[p];
         const int64_t first = half * lanes, columns = of.columns - first;
         if (columns <= 0) continue;
-        Lanes sum = sums[p][r][half];
-        if constexpr (is_scaled<Weights>) sum *= load(of.weights + depth * panel_columns + first);
+        Lanes sum = __builtin_convertvector(sums[p][r][half], Lanes);
+        if constexpr (is_scaled<Weights>)
+          sum *= std::bit_cast<float>(x[r * x_stride + 2 * depth]) * load(of.weights + depth * panel_columns + first);
         sum += load(of.b + first, columns);
         if (activation == Activation::relu) sum = sum > 0 ? sum : Lanes{};
         store(of.y + r * of.stride + first, sum, columns);
@@ -144,17 +160,51 @@ void pack_pairs(float* to, const float* panel, int64_t depth) {
   cpu::round_to_bf16(reinterpret_cast<uint16_t*>(to), pairs.data(), 2 * depth * panel_columns);
 }
 
-// Likewise, four at a time: [in/4][columns][4], and the scales [columns].
+// In integers, a row is cut into blocks of 2 L numbers, L being the lanes of a vector. Four numbers that are multiplied
+// in the same lane are those at 2j, 2j+1, L+2j and L+2j+1 of a block: so rows of x are rounded by whole vectors.
+constexpr int64_t block_numbers = 2 * lanes;
+
+// A row of n numbers, as `words` pairs of integers of so many bits that no sum of n products with 127 overflows: 14 or
+// more for n up to 1,024, at most 15, and a sign.
+RUNNEL_INLINE inline void round_to_pairs(Pair* to, const float* from, int64_t n, int64_t words) {
+  BitLanes largest_bits{};
+  for (int64_t i = 0; i < n; i += lanes) {
+    const BitLanes bits = std::bit_cast<BitLanes>(abs(load(from + i, n - i)));
+    largest_bits = bits > largest_bits ? bits : largest_bits;  // NaN is larger than all numbers
+  }
+  uint32_t largest_bit_pattern = 0;
+  for (int64_t j = 0; j < lanes; ++j) largest_bit_pattern = std::max(largest_bit_pattern, uint32_t{largest_bits[j]});
+  const float largest = std::bit_cast<float>(largest_bit_pattern);
+  const float most = static_cast<float>(std::min<int64_t>(INT16_MAX, INT32_MAX / (127 * n)));
+  const float per_step = largest > 0 ? most / largest : 0;
+
+  using Words = uint64_t __attribute__((vector_size(sizeof(Lanes))));
+  const auto pairs = [=](int64_t i) RUNNEL_INLINE {  // two neighbours in the lower half of each word
+    constexpr float shift = 0x1.8p23f;  // the lower half of its bits is 0: adding it rounds to an integer there
+    const Words bits = std::bit_cast<Words>(load(from + i, n - i) * per_step + shift);
+    return (bits & 0xffff) | (bits >> 16 & 0xffff0000);
+  };
+  for (int64_t i = 0; i < words; i += lanes) {
+    const Words two = pairs(2 * i) | pairs(2 * i + lanes) << 32;
+    std::memcpy(to + i, &two, sizeof two);
+  }
+  to[words] = std::bit_cast<Pair>(largest / most);
+}
+
+// [steps][columns][4], and the scales [columns].
 void pack_int8(float* to, const float* panel, int64_t depth) {
-  uint8_t* const bytes = reinterpret_cast<uint8_t*>(to);
+  int8_t* const bytes = reinterpret_cast<int8_t*>(to);
   for (int64_t column = 0; column < panel_columns; ++column) {
     float largest = 0;
     for (int64_t k = 0; k < 4 * depth; ++k) largest = std::max(largest, std::abs(panel[k * panel_columns + column]));
     to[depth * panel_columns + column] = largest / 127;
     const float per_step = largest > 0 ? 127 / largest : 0;
     for (int64_t k = 0; k < 4 * depth; ++k) {
-      const float steps = panel[k * panel_columns + column] * per_step;
-      bytes[(k / 4 * panel_columns + column) * 4 + k % 4] = static_cast<uint8_t>(steps + 128.5f);
+      const int64_t in_block = k % block_numbers, in_half = in_block % lanes;
+      const int64_t step = k / block_numbers * (lanes / 2) + in_half / 2;
+      const int64_t byte = in_half % 2 * 2 + in_block / lanes;  // part 0 has the bytes 0 and 2
+      const float number = panel[k * panel_columns + column] * per_step;
+      bytes[(step * panel_columns + column) * 4 + byte] = static_cast<int8_t>(static_cast<int>(number + 128.5f) - 128);
     }
   }
 }
@@ -162,9 +212,10 @@ void pack_int8(float* to, const float* panel, int64_t depth) {
 }  // namespace
 
 void cpu::pack_linear(float* panels_of_w, const float* w, int64_t out, int64_t in, Precision precision) {
-  const int64_t depth = packed_depth(in, precision), rows = (in + 3) / 4 * 4;
+  constexpr int64_t unit = 32;  // rows that packed_depth rounds up to
+  const int64_t depth = packed_depth(in, precision), rows = (in + unit - 1) / unit * unit;
   const Scratch panel(rows * panel_columns);
-  clear(panel.data() + (rows - 4) * panel_columns, 4 * panel_columns);  // where `in` ends within a pair or four
+  clear(panel.data() + (rows - unit) * panel_columns, unit * panel_columns);
   for (int64_t j = 0; j < panels(out); ++j, panels_of_w += panel_floats(depth, precision == Precision::int8)) {
     pack_panel(panel.data(), w, in, out, true, j);
     if (precision == Precision::bf16)
@@ -192,7 +243,7 @@ void packed_linear_of(const PackedLayer* layers, int64_t count, const Number* x,
   for (int64_t l = 0; l < count; ++l) all += panels(layers[l].out);
   const int64_t blocks = (rows + most_block_rows - 1) / most_block_rows;
   const int64_t block = (rows + blocks - 1) / blocks;  // 64 rows: six times 11 or less, not five times 12 and then 4
-  constexpr int many = is_scaled<Weights> ? 2 : 4;  // as many sums as fit into 16 registers beside what the parts take
+  constexpr int many = 4;
   const int64_t together = rows == 1 && all >= 2 * many * omp_get_max_threads() ? many : 1;
 #pragma omp parallel for schedule(static)
   for (int64_t first = 0; first < all; first += together) {
@@ -215,26 +266,27 @@ void packed_linear_of(const PackedLayer* layers, int64_t count, const Number* x,
 
 void cpu::packed_linear(const PackedLayer* layers, int64_t count, const float* x, int64_t rows, int64_t in,
                         Precision precision, Activation activation) {
-  const int64_t depth = packed_depth(in, precision), words = precision == Precision::int8 ? 4 * depth : depth;
+  const int64_t depth = packed_depth(in, precision), words = precision == Precision::int8 ? 2 * depth : depth;
   // Between the rows of x, in 4-byte words. Not a power of two, or twelve rows would compete for the same few lines of
   // the cache.
   const int64_t stride = words + lanes;
   const Scratch left(rows * stride);
   float* const numbers = left.data();
-  const int64_t last = std::min<int64_t>(words, 4);  // where `in` ends within a pair or four
-  for (int64_t r = 0; r < rows; ++r) {
+  parallel_rows(rows, in, [=](int64_t r) {
     float* const row = numbers + r * stride;
-    clear(row + words - last, last);
+    if (precision == Precision::int8) return round_to_pairs(reinterpret_cast<Pair*>(row), x + r * in, in, words);
+    row[words - 1] = 0;  // where `in` ends within a pair
     if (precision == Precision::bf16)
       round_to_bf16(reinterpret_cast<uint16_t*>(row), x + r * in, in);
     else
       copy_numbers(row, x + r * in, in);
-  }
+  });
   if (precision == Precision::bf16)
     packed_linear_of<Pair, BitLanes>(layers, count, reinterpret_cast<const Pair*>(numbers), stride, rows, depth,
                                      activation);
   else if (precision == Precision::int8)
-    packed_linear_of<float, ByteLanes>(layers, count, numbers, stride, rows, depth, activation);
+    packed_linear_of<Pair, ByteLanes>(layers, count, reinterpret_cast<const Pair*>(numbers), stride, rows, depth,
+                                      activation);
   else
     packed_linear_of<float, Lanes>(layers, count, numbers, stride, rows, depth, activation);
 }
