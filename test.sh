@@ -40,13 +40,13 @@ build() {  # build <preset> [targets]
   cmake --build --preset "$1" ${2:+--target "${@:2}"}
 }
 
-# run <preset's build folder> [ctest's arguments]: as many tests at once as there are cores; shows failures, and why tests
-# were skipped; counts
+# run <preset's build folder> [ctest's arguments]: one test more at once than there are cores, since some wait; shows
+# failures, and why tests were skipped; counts
 run() {
   echo "-- ctest --test-dir $*"
   local report=$work/report.xml status=0 t f s
   rm -f "$report"
-  ctest --test-dir "$1" --parallel "$(nproc)" --no-tests=error --output-on-failure --output-junit "$report" "${@:2}" ||
+  ctest --test-dir "$1" --parallel "$(($(nproc) + 1))" --no-tests=error --output-on-failure --output-junit "$report" "${@:2}" ||
     status=$?
   grep -aoh 'MESSAGE: skipped: .*' "$1/Testing/Temporary/LastTest.log" | cut -d' ' -f2- | sort | uniq -c || true
   count() { grep -m 1 -oP "^\s+$1=\"\K\d+" "$report" 2>/dev/null || echo 0; }

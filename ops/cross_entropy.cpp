@@ -22,21 +22,19 @@ constexpr int64_t parallel_from_logits = 4096;  // an exponential costs more tha
 
 void cpu::cross_entropy_forward(float* nll, const float* logits, const int32_t* targets, const float* mask,
                                 int64_t rows, int64_t vocabulary) {
-#pragma omp parallel for schedule(static) if (rows * vocabulary > parallel_from_logits)
-  for (int64_t r = 0; r < rows; ++r) {
+  parallel_for(rows, rows * vocabulary > parallel_from_logits, [=](int64_t r) {
     const float* const z = logits + r * vocabulary;
     const float highest = map_max(vocabulary, z);
     Lanes sums{};
     for (int64_t i = 0; i < vocabulary; i += lanes)
       sums += exp(load(z + i, vocabulary - i, splat(minus_infinity)) - highest);
     nll[r] = (mask ? mask[r] : 1) * (log(splat(lane_sum(sums)))[0] + (highest - z[targets[r]]));
-  }
+  });
 }
 
 void cpu::cross_entropy_backward(float* dlogits, const float* scale, const float* logits, const int32_t* targets,
                                  const float* mask, int64_t rows, int64_t vocabulary) {
-#pragma omp parallel for schedule(static) if (rows * vocabulary > parallel_from_logits)
-  for (int64_t r = 0; r < rows; ++r) {
+  parallel_for(rows, rows * vocabulary > parallel_from_logits, [=](int64_t r) {
     const float* const z = logits + r * vocabulary;
     float* const dz = dlogits + r * vocabulary;
     const float weight = (mask ? mask[r] : 1) * scale[0], highest = map_max(vocabulary, z);
@@ -50,16 +48,15 @@ void cpu::cross_entropy_backward(float* dlogits, const float* scale, const float
     map(
         dz, vocabulary, [share](Lanes e) RUNNEL_INLINE { return share * e; }, dz);
     dz[targets[r]] -= weight;
-  }
+  });
 }
 
 void cpu::categorical_sample(int32_t* drawn, const float* logits, const Key* keys, const int32_t* position,
                              float temperature, int64_t rows, int64_t vocabulary) {
-#pragma omp parallel for schedule(static) if (rows * vocabulary > parallel_from_logits)
-  for (int64_t r = 0; r < rows; ++r) {
+  parallel_for(rows, rows * vocabulary > parallel_from_logits, [=](int64_t r) {
     const Key key = position ? keys[r].fold(static_cast<uint64_t>(position[0])) : keys[r];
     drawn[r] = static_cast<int32_t>(draw_category(logits + r * vocabulary, vocabulary, temperature, key.uniform(0)));
-  }
+  });
 }
 
 void cpu::divide(float* y, const float* a, const float* b) { y[0] = a[0] / b[0]; }

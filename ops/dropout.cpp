@@ -11,8 +11,10 @@ namespace runnel {
 
 void cpu::dropout(float* y, const float* x, int64_t n, Dropout dropout) {
   constexpr int64_t piece = 1 << 13;
-#pragma omp parallel for schedule(static) if (n >= parallel_from)
-  for (int64_t i = 0; i < n; i += piece) apply_dropout(y + i, x + i, i, std::min(piece, n - i), dropout);
+  parallel_for((n + piece - 1) / piece, n >= parallel_from, [=](int64_t number) {
+    const int64_t i = number * piece;
+    apply_dropout(y + i, x + i, i, std::min(piece, n - i), dropout);
+  });
 }
 
 #if RUNNEL_ONCE

@@ -88,8 +88,7 @@ void cpu::layer_norm_backward(float* dx, float* da, float* dgamma, float* dbeta,
   const RowParts parts(rows, 32, 1);
   const Scratch sums(parts.count * 2 * d);
   const ThreadScratch two_rows(2 * d);
-#pragma omp parallel for schedule(static) if (rows * d >= parallel_from)
-  for (int64_t part = 0; part < parts.count; ++part) {
+  parallel_for(parts.count, rows * d >= parallel_from, [&](int64_t part) {
     float *const own = sums.data() + part * 2 * d, *const s_row = two_rows.own();
     clear(own, 2 * d);
     for (int64_t r = parts.begin(part); r < parts.end(part); ++r) {
@@ -97,7 +96,7 @@ void cpu::layer_norm_backward(float* dx, float* da, float* dgamma, float* dbeta,
       backward_row(dx + r * d, s_row + d, own, own + d, dy + r * d, s, gamma, mean[r], rstd[r], d);
       if (da) apply_dropout(da + r * d, dx + r * d, r * d, d, dropout);
     }
-  }
+  });
   clear(dgamma, d);
   clear(dbeta, d);
   for (int64_t part = 0; part < parts.count; ++part) {

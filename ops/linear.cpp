@@ -137,10 +137,11 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
   error.rethrow();
   const auto add_parts = [&](float* sum, int64_t offset, int64_t n) {
     constexpr int64_t piece = 4096;  // stays in the cache
-#pragma omp parallel for schedule(static) if (n >= parallel_from)
-    for (int64_t begin = 0; begin < n; begin += piece)
+    parallel_for((n + piece - 1) / piece, n >= parallel_from, [&](int64_t number) {
+      const int64_t begin = number * piece;
       for (int64_t part = 1; part < parts.count; ++part)
         accumulate(sum + begin, sums.data() + (part - 1) * size + offset + begin, std::min(piece, n - begin));
+    });
   };
   if (dw) add_parts(dw, 0, out * in);
   if (db) add_parts(db, size - out, out);

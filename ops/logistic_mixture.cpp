@@ -94,8 +94,7 @@ struct Components {
 }  // namespace
 
 void cpu::logistic_mixture_forward(float* nll, const float* params, const int32_t* bytes, int64_t rows, int64_t k) {
-#pragma omp parallel for schedule(static) if (rows * k > parallel_from_components)
-  for (int64_t r = 0; r < rows; ++r) {
+  parallel_for(rows, rows * k > parallel_from_components, [=](int64_t r) {
     const Components components(params, r, k);
     LogSumExp prior, joint;
     for (int64_t i = 0; i < k; i += lanes) {
@@ -103,13 +102,12 @@ void cpu::logistic_mixture_forward(float* nll, const float* params, const int32_
       joint.add(components.logit(i) + components.bins(bytes[r], i).log_probability());
     }
     nll[r] = prior.value() - joint.value();
-  }
+  });
 }
 
 void cpu::logistic_mixture_backward(float* dparams, const float* dnll, const float* params, const int32_t* bytes,
                                     int64_t rows, int64_t k) {
-#pragma omp parallel for schedule(static) if (rows * k > parallel_from_components)
-  for (int64_t r = 0; r < rows; ++r) {
+  parallel_for(rows, rows * k > parallel_from_components, [=](int64_t r) {
     const Components components(params, r, k);
     float *dlogit = dparams + r * 3 * k, *dmean = dlogit + k, *dlog_scale = dmean + k;
     LogSumExp prior, joint;
@@ -128,15 +126,14 @@ void cpu::logistic_mixture_backward(float* dparams, const float* dnll, const flo
       store(dmean + i, dnll[r] * share * bins.dmean(), k - i);
       store(dlog_scale + i, at_minimum ? Lanes{} : dnll[r] * share * bins.dlog_scale(), k - i);
     }
-  }
+  });
 }
 
 // The component from the softmax of the logits, the value by inverting the logistic's sigmoid. The
 // nearest byte, clamped, is the one whose interval the value is in: this is the distribution above.
 void cpu::logistic_mixture_sample(int32_t* bytes, const float* params, const Key* keys, const int32_t* position,
                                   float temperature, int64_t rows, int64_t k) {
-#pragma omp parallel for schedule(static) if (rows * k > parallel_from_components)
-  for (int64_t r = 0; r < rows; ++r) {
+  parallel_for(rows, rows * k > parallel_from_components, [=](int64_t r) {
     const Components components(params, r, k);
     const Key key = position ? keys[r].fold(static_cast<uint64_t>(position[0])) : keys[r];
     const int64_t chosen = draw_category(components.logits, k, temperature, key.uniform(0));
@@ -144,7 +141,7 @@ void cpu::logistic_mixture_sample(int32_t* bytes, const float* params, const Key
     const float scale = temperature * exp(splat(log_scale < min_log_scale ? min_log_scale : log_scale))[0];
     const float x = (components.means[chosen] + scale * log(splat(u / (1 - u)))[0] + 1) * 127.5f;
     bytes[r] = static_cast<int32_t>((x > 0 ? x < 255 ? x : 255 : 0) + 0.5f);  // NaN: 0
-  }
+  });
 }
 
 #if RUNNEL_ONCE

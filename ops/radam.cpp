@@ -33,9 +33,8 @@ void update(const RAdamTensor& tensor, double clip, const RAdamStep& step) {
   const float beta2 = static_cast<float>(step.beta2), rest2 = static_cast<float>(1 - step.beta2);
   const float decay = static_cast<float>(step.decay), size = static_cast<float>(step.size);
   constexpr int64_t piece = 1 << 12;
-#pragma omp parallel for schedule(static) if (n >= parallel_from)
-  for (int64_t begin = 0; begin < n; begin += piece)
-    for (int64_t i = begin; i < std::min(n, begin + piece); i += lanes) {
+  parallel_for((n + piece - 1) / piece, n >= parallel_from, [=](int64_t number) {
+    for (int64_t i = number * piece; i < std::min(n, (number + 1) * piece); i += lanes) {
       const int64_t left = n - i;
       const Lanes g = scale * load(gradient + i, left), before = load(parameter + i, left);
       const Lanes first = beta1 * load(m + i, left) + rest1 * g, second = beta2 * load(v + i, left) + rest2 * g * g;
@@ -44,6 +43,7 @@ void update(const RAdamTensor& tensor, double clip, const RAdamStep& step) {
       store(v + i, second, left);
       store(parameter + i, before - decay * before - size * direction, left);
     }
+  });
 }
 
 }  // namespace
@@ -64,8 +64,7 @@ double sum_of_squares(const float* x, int64_t n) {
   const int64_t blocks = (n + block - 1) / block;
   const Scratch memory(2 * blocks);
   double* const partial = reinterpret_cast<double*>(memory.data());
-#pragma omp parallel for schedule(static) if (n >= parallel_from)
-  for (int64_t b = 0; b < blocks; ++b) {
+  parallel_for(blocks, n >= parallel_from, [=](int64_t b) {
     const int64_t end = std::min(n, (b + 1) * block);
     DoubleLanes even{}, odd{};
     int64_t i = b * block;
@@ -76,7 +75,7 @@ double sum_of_squares(const float* x, int64_t n) {
     }
     partial[b] = lane_sum(even + odd);
     for (; i < end; ++i) partial[b] += static_cast<double>(x[i]) * x[i];
-  }
+  });
   double total = 0;
   for (int64_t b = 0; b < blocks; ++b) total += partial[b];
   return total;

@@ -43,11 +43,9 @@ void advance_state(float* y, float* s, const float* q, const float* k, const flo
 void cpu::linear_attention_step(float* y, float* s, float* z, const float* q, const float* k, const float* v,
                                 AttentionSizes sizes, FeatureMap feature_map) {
   const int64_t e = sizes.e, m = sizes.m;
-  const int threads = sizes.sequences() * e * m >= 1 << 16 ? omp_get_max_threads() : 1;
   const ThreadScratch features(2 * padded(e));
   with_map(feature_map, [&](auto phi) {
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t n = 0; n < sizes.sequences(); ++n) {
+    parallel_for(sizes.sequences(), sizes.sequences() * e * m >= 1 << 16, [&](int64_t n) {
       float *const qs = features.own(), *const ks = qs + padded(e);
       map(qs, e, phi, q + n * e);
       map(ks, e, phi, k + n * e);
@@ -55,7 +53,7 @@ void cpu::linear_attention_step(float* y, float* s, float* z, const float* q, co
       const float normaliser = map_sum(
           e, [](Lanes p, Lanes r) RUNNEL_INLINE { return p * r; }, qs, z + n * e);
       advance_state(y + n * m, s + n * e * m, qs, ks, v + n * m, e, m, 1 / (normaliser + normaliser_eps));
-    }
+    });
   });
 }
 

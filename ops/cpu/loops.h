@@ -60,20 +60,35 @@ RUNNEL_INLINE inline void set_all(float* y, float x, int64_t n) {
   map(y, n, [all = splat(x)]() RUNNEL_INLINE { return all; });
 }
 
+// work(i) for each i < count; by all threads, if there is enough of it. Not by a parallel region of one thread: even
+// the end of that is a system call.
+template <class Work>
+inline void parallel_for(int64_t count, bool is_enough, Work work) {
+  const auto some = [&work](int64_t begin, int64_t end) RUNNEL_NOINLINE {
+    for (int64_t i = begin; i < end; ++i) work(i);
+  };
+  if (!is_enough || omp_in_parallel() || omp_get_max_threads() == 1) return some(0, count);
+#pragma omp parallel
+  {
+    const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+    some(count * thread / threads, count * (thread + 1) / threads);
+  }
+}
+
 // map, shared by all threads.
 template <class F, class... X>
 inline void parallel_map(float* y, int64_t n, F f, const X*... x) {
   constexpr int64_t piece = 1 << 12;
-  const auto work = [=](int64_t i) { map(y + i, std::min(piece, n - i), f, (x + i)...); };
-#pragma omp parallel for schedule(static) if (n >= parallel_from)
-  for (int64_t i = 0; i < n; i += piece) work(i);
+  parallel_for((n + piece - 1) / piece, n >= parallel_from, [=](int64_t number) {
+    const int64_t i = number * piece;
+    map(y + i, std::min(piece, n - i), f, (x + i)...);
+  });
 }
 
 // work(r) for each of `rows` rows of n elements.
 template <class Work>
 inline void parallel_rows(int64_t rows, int64_t n, Work work) {
-#pragma omp parallel for schedule(static) if (rows * n >= parallel_from)
-  for (int64_t r = 0; r < rows; ++r) work(r);
+  parallel_for(rows, rows * n >= parallel_from, work);
 }
 
 // Rows in at most `most` parts of at least `least` rows, equal but the last, which depend on their number only: sums of

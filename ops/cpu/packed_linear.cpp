@@ -231,7 +231,7 @@ namespace {
 
 template <class Number, class Weights>
 void packed_linear_of(const PackedLayer* layers, int64_t count, const Number* x, int64_t x_stride, int64_t rows,
-                      int64_t depth, Activation activation) {
+                      int64_t in, int64_t depth, Activation activation) {
   const auto panel_at = [=](int64_t i) -> Panel {
     const PackedLayer* layer = layers;
     for (; i >= panels(layer->out); ++layer) i -= panels(layer->out);
@@ -245,13 +245,13 @@ void packed_linear_of(const PackedLayer* layers, int64_t count, const Number* x,
   const int64_t block = (rows + blocks - 1) / blocks;  // 64 rows: six times 11 or less, not five times 12 and then 4
   constexpr int many = 4;
   const int64_t together = rows == 1 && all >= 2 * many * omp_get_max_threads() ? many : 1;
-#pragma omp parallel for schedule(static)
-  for (int64_t first = 0; first < all; first += together) {
+  const auto multiply = [&](int64_t number) {
+    const int64_t first = number * together;
     if (together == many && first + many <= all) {
       Panel several[many];
       for (int p = 0; p < many; ++p) several[p] = panel_at(first + p);
       packed_product<1, many, Number, Weights>(several, x, x_stride, depth, activation);
-      continue;
+      return;
     }
     for (int64_t i = first; i < std::min(first + together, all); ++i) {
       Panel panel = panel_at(i);
@@ -259,7 +259,9 @@ void packed_linear_of(const PackedLayer* layers, int64_t count, const Number* x,
         packed_product_of<Number, Weights>(std::min(rows - r, block), &panel, x + r * x_stride, x_stride, depth,
                                            activation);
     }
-  }
+  };
+  const bool is_enough = rows * in * all * panel_columns >= 1 << 17;
+  parallel_for((all + together - 1) / together, is_enough, multiply);
 }
 
 }  // namespace
@@ -282,13 +284,13 @@ void cpu::packed_linear(const PackedLayer* layers, int64_t count, const float* x
       copy_numbers(row, x + r * in, in);
   });
   if (precision == Precision::bf16)
-    packed_linear_of<Pair, BitLanes>(layers, count, reinterpret_cast<const Pair*>(numbers), stride, rows, depth,
+    packed_linear_of<Pair, BitLanes>(layers, count, reinterpret_cast<const Pair*>(numbers), stride, rows, in, depth,
                                      activation);
   else if (precision == Precision::int8)
-    packed_linear_of<Pair, ByteLanes>(layers, count, reinterpret_cast<const Pair*>(numbers), stride, rows, depth,
+    packed_linear_of<Pair, ByteLanes>(layers, count, reinterpret_cast<const Pair*>(numbers), stride, rows, in, depth,
                                       activation);
   else
-    packed_linear_of<float, Lanes>(layers, count, numbers, stride, rows, depth, activation);
+    packed_linear_of<float, Lanes>(layers, count, numbers, stride, rows, in, depth, activation);
 }
 
 #if RUNNEL_ONCE

@@ -81,8 +81,8 @@ class PanelMatrix {
   PanelMatrix(const float* b, int64_t k, int64_t n, bool transposed)
       : k_(k), n_(n), memory_(panels(n) * k * panel_columns) {
     float* const to = memory_.data();
-#pragma omp parallel for schedule(static) if (k * n >= 1 << 15)
-    for (int64_t j = 0; j < panels(n); ++j) pack_panel(to + j * k * panel_columns, b, k, n, transposed, j);
+    parallel_for(panels(n), k * n >= parallel_from,
+                 [=](int64_t j) { pack_panel(to + j * k * panel_columns, b, k, n, transposed, j); });
   }
 
   // c[m,n] = a[m,k] this. a is read `panel_depth` numbers of some rows at a time, which stay in the second-level cache.

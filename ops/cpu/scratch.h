@@ -3,6 +3,8 @@
 #pragma once
 #include <omp.h>
 
+#include <algorithm>
+
 #include "engine/memory.h"
 #include "ops/cpu/vector.h"
 
@@ -24,10 +26,11 @@ class Scratch {
   float* data_;
 };
 
-// As much for each thread of the parallel regions that follow.
+// As much for each thread of the parallel regions that follow, and of the one that this is made in.
 class ThreadScratch {
  public:
-  explicit ThreadScratch(int64_t n) : each_((n + 15) / 16 * 16), memory_(omp_get_max_threads() * each_) {}
+  explicit ThreadScratch(int64_t n)
+      : each_((n + 15) / 16 * 16), memory_(std::max(omp_get_max_threads(), omp_get_num_threads()) * each_) {}
   float* own() const { return memory_.data() + omp_get_thread_num() * each_; }  // of the calling thread
 
  private:
