@@ -7,7 +7,7 @@
 namespace runnel {
 namespace {
 
-ImageSet load(const std::string& data, Split split, int64_t side) {
+ImageSet load_photos(const std::string& data, Split split, int64_t side) {
   ImageSet images = load_cifar10(data_directory(data), split);
   while (images.height > side) images = halved(images);
   return images;
@@ -22,8 +22,8 @@ const ImageDataset cifar10{
     .channels = 3,
     .keep = 1536,
     .load_training = [](const std::string& data, int64_t side,
-                        int64_t) { return with_held_out(load(data, Split::train, side)); },
-    .load_test = [](const std::string& data, int64_t side, int64_t) { return load(data, Split::test, side); }};
+                        int64_t) { return with_held_out(load_photos(data, Split::train, side)); },
+    .load_test = [](const std::string& data, int64_t side, int64_t) { return load_photos(data, Split::test, side); }};
 
 }  // namespace
 

@@ -9,7 +9,7 @@
 namespace runnel {
 namespace {
 
-ImageFolder load(const std::string& data, int64_t side, int64_t channels) {
+ImageFolder load_folder(const std::string& data, int64_t side, int64_t channels) {
   check<UsageError>(!data.empty(), "--data is needed: a folder of PNG and JPEG files");
   ImageFolder folder = load_image_folder(data, side, channels, cache_directory(), Progress("read file"));
   if (folder.skipped) {
@@ -29,12 +29,12 @@ const ImageDataset images{
     .keep = 0,
     .load_training =
         [](const std::string& data, int64_t side, int64_t channels) {
-          ImageFolder folder = load(data, side, channels);
+          ImageFolder folder = load_folder(data, side, channels);
           std::vector<int64_t> first_bytes = count_first_bytes(folder.train);
           return TrainingImages{std::move(folder.train), std::move(folder.validation), std::move(first_bytes)};
         },
     .load_test = [](const std::string& data, int64_t side,
-                    int64_t channels) { return load(data, side, channels).test; }};
+                    int64_t channels) { return load_folder(data, side, channels).test; }};
 
 }  // namespace
 

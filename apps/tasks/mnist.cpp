@@ -8,7 +8,7 @@
 namespace runnel {
 namespace {
 
-ImageSet load(const std::string& data, Split split, int64_t side) {
+ImageSet load_digits(const std::string& data, Split split, int64_t side) {
   // The drawn digits are one data set, whatever --seed says.
   ImageSet images = data == "synthetic" ? synthetic_digits(split == Split::train ? 60000 : 10000,
                                                            Key{2020}.fold(split == Split::train ? 0 : 1))
@@ -26,8 +26,8 @@ const ImageDataset mnist{
     .channels = 1,
     .keep = 300,
     .load_training = [](const std::string& data, int64_t side,
-                        int64_t) { return with_held_out(load(data, Split::train, side)); },
-    .load_test = [](const std::string& data, int64_t side, int64_t) { return load(data, Split::test, side); }};
+                        int64_t) { return with_held_out(load_digits(data, Split::train, side)); },
+    .load_test = [](const std::string& data, int64_t side, int64_t) { return load_digits(data, Split::test, side); }};
 
 }  // namespace
 

@@ -10,7 +10,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* beginning = "<!DOCTYPE html>\n<!-- Runnel's report of a run -->\n";
-constexpr uint64_t most_bytes = 16 << 20;  // of a picture
+constexpr uint64_t most_picture_bytes = 16 << 20;  // of a picture
 
 // The policy forbids a browser everything but what stands on the page, whatever a name or setting may contain.
 constexpr const char* head = R"(<html lang="en">
@@ -54,7 +54,8 @@ std::string base64(const std::string& bytes) {
 
 std::string image(const fs::path& png, const std::string& description) {
   return "<figure><img alt=\"" + escaped(description) + "\" src=\"data:image/png;base64," +
-         base64(read_file(png, most_bytes)) + "\"><figcaption>" + escaped(description) + "</figcaption></figure>\n";
+         base64(read_file(png, most_picture_bytes)) + "\"><figcaption>" + escaped(description) +
+         "</figcaption></figure>\n";
 }
 
 // Names of at most twelve pictures in the order of their steps: the first, the last, and evenly spaced ones between.

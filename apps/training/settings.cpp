@@ -17,7 +17,7 @@ Setting as_flag(Setting setting) {
 }
 
 constexpr bool changeable = true;
-constexpr uint64_t most_bytes = 1 << 20;  // of config.json
+constexpr uint64_t most_config_bytes = 1 << 20;  // of config.json
 
 }  // namespace
 
@@ -101,13 +101,13 @@ nlohmann::json read_config(const std::filesystem::path& run_folder) {
   const std::filesystem::path path = run_folder / "config.json";
   std::error_code error;
   check(std::filesystem::exists(path, error), "there is no run to resume: there is no file ", path.string());
-  const nlohmann::json config = parse_json(read_file(path, most_bytes));
+  const nlohmann::json config = parse_json(read_file(path, most_config_bytes));
   check(config.is_object(), path.string(), " is damaged: not a JSON object");
   return config;
 }
 
 nlohmann::json read_settings_file(const std::filesystem::path& path) {
-  nlohmann::json values = parse_json(read_file(path, most_bytes));
+  nlohmann::json values = parse_json(read_file(path, most_config_bytes));
   check(values.is_object(), "--config: ", path.string(), " is not a JSON object of settings");
   return values;
 }
