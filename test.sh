@@ -74,7 +74,10 @@ for set in baseline avx2 avx512; do
   RUNNEL_INSTRUCTION_SET=$set run build -L ops -E "$slow"
 done
 
-by=()
+# The sanitized builds compile several files as one, which takes half as long; that each includes what it needs is seen in
+# the others.
+merged=(-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=6)
+by=("${merged[@]}")
 if ! ./setup.sh --sanitizers >/dev/null 2>&1 ||
   ! echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
     clang++ -fsanitize=fuzzer -fopenmp -x c++ - -o "$work/fuzzer" >/dev/null 2>&1; then
@@ -85,17 +88,13 @@ fi
 # clang's OpenMP needs.
 elsewhere='^check: the forms|foresees|pictures that cannot be written'
 
-# The sanitized builds compile several files as one, which takes half as long; that each includes what it needs is seen in
-# the others.
-merged=(-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=6)
-
 if ! { command -v nvcc || ls /usr/local/cuda/bin/nvcc; } >/dev/null 2>&1; then
   skip "of the CUDA kernels: there is no nvcc (developer.nvidia.com/cuda-downloads)"
-  configure sanitize -DRUNNEL_CUDA=OFF "${merged[@]}" "${by[@]}"
+  configure sanitize -DRUNNEL_CUDA=OFF "${by[@]}"
   build sanitize
   run build-sanitize -E "$elsewhere"
 else
-  configure sanitize "${merged[@]}" "${by[@]}"
+  configure sanitize "${by[@]}"
   build sanitize
   all_launched='^structure: the tests have launched every CUDA kernel'
   SIMT_LAUNCHED=$work/launched run build-sanitize -E "$elsewhere|$all_launched"
