@@ -74,8 +74,7 @@ for set in baseline avx2 avx512; do
   RUNNEL_INSTRUCTION_SET=$set run build -L ops -E "$slow"
 done
 
-# The sanitized builds compile several files as one, which takes half as long; that each includes what it needs is seen in
-# the others.
+# The sanitized builds compile several files as one, which is faster. That each includes what it needs, other builds test.
 merged=(-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=6)
 by=("${merged[@]}")
 if ! ./setup.sh --sanitizers >/dev/null 2>&1 ||
@@ -99,8 +98,6 @@ else
   all_launched='^structure: the tests have launched every CUDA kernel'
   SIMT_LAUNCHED=$work/launched run build-sanitize -E "$elsewhere|$all_launched"
   SIMT_LAUNCHED=$work/launched run build-sanitize -R "$all_launched"
-  # What depends on the order is the threads', not a stack's that a function has left.
-  export ASAN_OPTIONS=detect_stack_use_after_return=0
   for seed in 1 2 3; do SIMT_SEED=$seed run build-sanitize -L ops -E "$slow|gradients"; done
 
   configure thread "${merged[@]}"

@@ -11,10 +11,8 @@ namespace runnel {
 
 void cpu::dropout(float* y, const float* x, int64_t n, Dropout dropout) {
   constexpr int64_t piece = 1 << 13;
-  parallel_for((n + piece - 1) / piece, n >= parallel_from, [=](int64_t number) {
-    const int64_t i = number * piece;
-    apply_dropout(y + i, x + i, i, std::min(piece, n - i), dropout);
-  });
+  parallel_pieces(n, piece, n >= parallel_from,
+                  [=](int64_t begin, int64_t count) { apply_dropout(y + begin, x + begin, begin, count, dropout); });
 }
 
 #if RUNNEL_ONCE

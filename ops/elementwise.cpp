@@ -29,8 +29,7 @@ void cpu::add_bias_forward(float* y, const float* x, const float* b, int64_t row
 // Each thread owns some columns and adds down the rows: the same order whatever the number of threads.
 void cpu::add_bias_backward(float* db, const float* dy, int64_t rows, int64_t n) {
   constexpr int64_t width = 64;  // columns at a time: four cache lines of every row
-  parallel_for((n + width - 1) / width, rows * n >= parallel_from, [=](int64_t number) {
-    const int64_t first = number * width, count = std::min(width, n - first);
+  parallel_pieces(n, width, rows * n >= parallel_from, [=](int64_t first, int64_t count) {
     float sums[width] = {};
     for (int64_t r = 0; r < rows; ++r) accumulate(sums, dy + r * n + first, count);
     std::memcpy(db + first, sums, static_cast<size_t>(count) * sizeof(float));

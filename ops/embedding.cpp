@@ -26,8 +26,7 @@ void cpu::embedding_backward(float* dtable, const float* dy, const int32_t* toke
                              int64_t vocabulary, int64_t d, int64_t p, Dropout dropout) {
   constexpr int64_t width = 64;  // columns that a thread takes at a time
   clear(dtable, vocabulary * d);
-  parallel_for((d + width - 1) / width, batch * length * d >= parallel_from, [=](int64_t number) {
-    const int64_t column = number * width, count = std::min(width, d - column);
+  parallel_pieces(d, width, batch * length * d >= parallel_from, [=](int64_t column, int64_t count) {
     for (int64_t r = 0; r < batch * length; ++r) {
       float piece[width];
       const int64_t begin = r * (d + p) + column;

@@ -61,9 +61,12 @@ CPU_KERNEL(round_to_bf16(uint16_t* to, const float* from, int64_t n))
 // y[rows,out] = activation(x[rows,in] w^T + b) of several layers with the same x. In int8, w[o,:] is s[o] times
 // integers from -127 to 127, s[o] = max |w[o,:]| / 127, and x[r,:] is t[r] times integers of at most 16 bits.
 CPU_KERNEL(pack_linear(float* panels, const float* w, int64_t out, int64_t in, Precision precision))
-constexpr int64_t packed_depth(int64_t in,
-                               Precision precision) {  // floats of a column: one, two or four weights in each
-  return precision == Precision::bf16 ? (in + 1) / 2 : precision == Precision::int8 ? (in + 31) / 32 * 8 : in;
+constexpr int64_t int8_unit = 32;  // `in` is padded to a multiple: two vectors of the largest instruction set
+// Floats of a column: one, two or four weights in each.
+constexpr int64_t packed_depth(int64_t in, Precision precision) {
+  return precision == Precision::bf16   ? (in + 1) / 2
+         : precision == Precision::int8 ? (in + int8_unit - 1) / int8_unit * (int8_unit / 4)
+                                        : in;
 }
 constexpr int64_t packed_linear_size(int64_t out, int64_t in, Precision precision) {  // of the panels, in floats
   constexpr int64_t most_columns = 32;

@@ -137,10 +137,9 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
   error.rethrow();
   const auto add_parts = [&](float* sum, int64_t offset, int64_t n) {
     constexpr int64_t piece = 4096;  // stays in the cache
-    parallel_for((n + piece - 1) / piece, n >= parallel_from, [&](int64_t number) {
-      const int64_t begin = number * piece;
+    parallel_pieces(n, piece, n >= parallel_from, [&](int64_t begin, int64_t count) {
       for (int64_t part = 1; part < parts.count; ++part)
-        accumulate(sum + begin, sums.data() + (part - 1) * size + offset + begin, std::min(piece, n - begin));
+        accumulate(sum + begin, sums.data() + (part - 1) * size + offset + begin, count);
     });
   };
   if (dw) add_parts(dw, 0, out * in);

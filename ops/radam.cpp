@@ -33,8 +33,8 @@ void update(const RAdamTensor& tensor, double clip, const RAdamStep& step) {
   const float beta2 = static_cast<float>(step.beta2), rest2 = static_cast<float>(1 - step.beta2);
   const float decay = static_cast<float>(step.decay), size = static_cast<float>(step.size);
   constexpr int64_t piece = 1 << 12;
-  parallel_for((n + piece - 1) / piece, n >= parallel_from, [=](int64_t number) {
-    for (int64_t i = number * piece; i < std::min(n, (number + 1) * piece); i += lanes) {
+  parallel_pieces(n, piece, n >= parallel_from, [=](int64_t begin, int64_t count) {
+    for (int64_t i = begin; i < begin + count; i += lanes) {
       const int64_t left = n - i;
       const Lanes g = scale * load(gradient + i, left), before = load(parameter + i, left);
       const Lanes first = beta1 * load(m + i, left) + rest1 * g, second = beta2 * load(v + i, left) + rest2 * g * g;

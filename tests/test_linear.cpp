@@ -162,8 +162,9 @@ TEST_CASE("packed layers change nothing but the order of sums") {
   check_fails([] { PackedLinear(Tensor(Shape{4, 5}), Tensor(Shape{5})); }, "linear: b [5] does not match w [4,5]");
 }
 
-// Each row in multiples of its largest magnitude / most.
-Tensor rounded_rows(const Tensor& t, float most) {
+// Each row in multiples of its largest magnitude / 127.
+Tensor rounded_to_int8(const Tensor& t) {
+  constexpr float most = 127;
   std::vector<float> values = t.to_vector();
   const auto n = static_cast<std::ptrdiff_t>(t.shape()[-1]);
   for (auto row = values.begin(); row < values.end(); row += n) {
@@ -181,18 +182,26 @@ TEST_CASE(
       CAPTURE(rows);
       CAPTURE(out);
       CAPTURE(in);
-      const Tensor x = random_tensor(Shape{rows, in}, 1), w = random_tensor(Shape{out, in}, 2),
-                   b = random_tensor(Shape{out}, 3), zeros = Tensor::full(Shape{7, in}, 0);
+      const Tensor w = random_tensor(Shape{out, in}, 2), b = random_tensor(Shape{out}, 3),
+                   zeros = Tensor::full(Shape{7, in}, 0);
       set_precision(Precision::int8);
       const std::vector<PackedLinear> layers{{w, b}, {zeros, Tensor::full(Shape{7}, 2)}};
       set_precision(Precision::f32);
-      const int64_t most = std::min<int64_t>(INT16_MAX, INT32_MAX / (127 * in));  // no sum overflows
-      const Tensor near_x = rounded_rows(x, static_cast<float>(most)), near_w = rounded_rows(w, 127);
+      // Numbers up to 0.4 steps from multiples of a step: none lies so near the middle that it might go to either.
+      const auto most = static_cast<float>(std::min<int64_t>(INT16_MAX, INT32_MAX / (127 * in)));  // no sum overflows
+      constexpr float step = 0x1p-14f;
+      std::vector<float> numbers = random_tensor(Shape{rows, in}, 1, -most, most).to_vector(), multiples = numbers;
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        const float nearest = i % static_cast<size_t>(in) == 0 ? most : std::nearbyint(numbers[i]);
+        const float off = i % static_cast<size_t>(in) == 0 ? 0 : 0.8f * (numbers[i] - nearest);
+        multiples[i] = step * nearest;
+        numbers[i] = step * std::clamp(nearest + off, -most, most);
+      }
+      const Tensor x(Shape{rows, in}, numbers), near_x(Shape{rows, in}, multiples), near_w = rounded_to_int8(w);
       const std::vector<Tensor> y = linear(x, layers);
-      // A number halfway between two integers may go to either.
-      check_close(y[0], reference(near_x, near_w, b, false), reduction);
+      check_close(y[0], reference(near_x, near_w, b, false), rounding);
       CHECK(y[1].to_vector() == std::vector<float>(static_cast<size_t>(7 * rows), 2));
-      check_close(linear(x, layers[0], Activation::relu), reference(near_x, near_w, b, true), reduction);
+      check_close(linear(x, layers[0], Activation::relu), reference(near_x, near_w, b, true), rounding);
     }
 }
 

@@ -60,8 +60,8 @@ RUNNEL_INLINE inline void set_all(float* y, float x, int64_t n) {
   map(y, n, [all = splat(x)]() RUNNEL_INLINE { return all; });
 }
 
-// work(i) for each i < count; by all threads, if there is enough of it. Not by a parallel region of one thread: even
-// the end of that is a system call.
+// work(i) for each i < count: by all threads if there is enough of it, else without a parallel region, since in libgomp
+// even a region of one thread ends with a system call.
 template <class Work>
 inline void parallel_for(int64_t count, bool is_enough, Work work) {
   const auto some = [&work](int64_t begin, int64_t end) RUNNEL_NOINLINE {
@@ -75,14 +75,18 @@ inline void parallel_for(int64_t count, bool is_enough, Work work) {
   }
 }
 
+// work(begin, count) for pieces of n elements, of `piece` elements each but the last.
+template <class Work>
+inline void parallel_pieces(int64_t n, int64_t piece, bool is_enough, Work work) {
+  parallel_for((n + piece - 1) / piece, is_enough, [=](int64_t i) { work(i * piece, std::min(piece, n - i * piece)); });
+}
+
 // map, shared by all threads.
 template <class F, class... X>
 inline void parallel_map(float* y, int64_t n, F f, const X*... x) {
   constexpr int64_t piece = 1 << 12;
-  parallel_for((n + piece - 1) / piece, n >= parallel_from, [=](int64_t number) {
-    const int64_t i = number * piece;
-    map(y + i, std::min(piece, n - i), f, (x + i)...);
-  });
+  parallel_pieces(n, piece, n >= parallel_from,
+                  [=](int64_t begin, int64_t count) { map(y + begin, count, f, (x + begin)...); });
 }
 
 // work(r) for each of `rows` rows of n elements.

@@ -212,7 +212,7 @@ void pack_int8(float* to, const float* panel, int64_t depth) {
 }  // namespace
 
 void cpu::pack_linear(float* panels_of_w, const float* w, int64_t out, int64_t in, Precision precision) {
-  constexpr int64_t unit = 32;  // rows that packed_depth rounds up to
+  constexpr int64_t unit = int8_unit;
   const int64_t depth = packed_depth(in, precision), rows = (in + unit - 1) / unit * unit;
   const Scratch panel(rows * panel_columns);
   clear(panel.data() + (rows - unit) * panel_columns, unit * panel_columns);
