@@ -21,11 +21,12 @@ double median_seconds(const Timing& o, const std::function<void()>& call) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
   const double first = once();
-  if (first > 2) return first;
-  std::vector<double> seconds(static_cast<size_t>(o.runs));
+  if (first > 20) return first;
+  std::vector<double> seconds(first > 5 ? 1 : static_cast<size_t>(o.runs));
   std::generate(seconds.begin(), seconds.end(), once);
-  std::nth_element(seconds.begin(), seconds.begin() + o.runs / 2, seconds.end());
-  return seconds[static_cast<size_t>(o.runs / 2)];
+  const auto median = seconds.begin() + std::ssize(seconds) / 2;
+  std::nth_element(seconds.begin(), median, seconds.end());
+  return *median;
 }
 
 Tensor uniform(Shape shape, Key key, Device device) {

@@ -18,7 +18,7 @@ struct Timing : RuntimeOptions {
 
   Settings list() override {
     return extended(RuntimeOptions::list(), {{"runs", &runs, in_range(1, 1000),
-                                              "timed runs, for their median; one if it takes longer than 2 s"},
+                                              "timed runs, for their median; one if it takes longer than 5 s"},
                                              json_flag()});
   }
 };
@@ -44,7 +44,8 @@ AutoregressiveConfig paper_image_model(const std::string& images);
 // Numbers in [-1, 1).
 Tensor uniform(Shape shape, Key key, Device device);
 
-// Median seconds of --runs calls after one that warms up; that one's if it takes more than 2 s.
+// Median seconds of --runs calls after one that warms up: new memory is slow. Of one call if it takes more than 5 s; if
+// more than 20, of the first one itself, for which that no longer matters.
 double median_seconds(const Timing& options, const std::function<void()>& call);
 
 double product_rate(const Timing& options);  // operations per second of a product of 2048 x 2048 in float32
