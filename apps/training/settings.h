@@ -42,7 +42,7 @@ struct TrainSettings : RuntimeOptions {
   // Sets what an older version's config.json lacks and what its runs did by another setting.
   virtual void adapt_to(const nlohmann::json& /*config*/) {}
 };
-// What config.json and each checkpoint hold: every setting, with the preset.
+// What config.json holds, and each checkpoint but for the threads: every setting, with the preset.
 nlohmann::json config_json(TrainSettings& settings);
 
 // What the tasks with an autoregressive transformer take besides.

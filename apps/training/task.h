@@ -55,7 +55,7 @@ class Task {
 };
 
 // Trains until --steps or --minutes, or until SIGINT, SIGTERM or SIGHUP: then saves and returns 130, else 0. With
-// --dry-run prints what the run would take. `config` is what config.json and each checkpoint hold.
+// --dry-run prints what the run would take. `config` is that of config_json().
 int train(const Task& task, const TrainSettings& settings, const nlohmann::json& config);
 
 }  // namespace runnel

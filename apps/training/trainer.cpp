@@ -204,6 +204,7 @@ Checkpoint Trainer::checkpoint(const fs::path& path, bool with_optimizer) const 
                .config = config_,
                .data = task_.data(),
                .state = at_};
+  c.config.erase("threads");  // they change no number
   if (with_optimizer)
     for (const NamedTensor& moment : optimizer_.state()) c.content.tensors.push_back(moment);
   return c;
