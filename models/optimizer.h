@@ -58,7 +58,7 @@ class Muon {
   double lr_;
 };
 
-// What a run trains with: RAdam, or Muon for the matrices of values and feed-forward layers and RAdam for the rest.
+// What a run trains with: RAdam, or Muon for the value, output and feed-forward matrices and RAdam for the rest.
 class Optimizer {
  public:
   Optimizer(const Parameters& parameters, RAdamOptions options, bool muon = false);

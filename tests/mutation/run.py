@@ -3,7 +3,7 @@
 whether one of them failed. Takes about an hour on two cores.
 
     tests/mutation/run.py                    all of them
-    tests/mutation/run.py ops/ cuda/muon     those in files of which a part is called so; or cuda/muon.cu:50
+    tests/mutation/run.py ops/ cuda/muon     those of which FILE:LINE contains one of these words
     tests/mutation/run.py --check            only whether each text occurs once
 
 Changes in cuda/ are built with the preset emulator, missing barriers with thread, others with release. Run it in a work
