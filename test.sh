@@ -74,7 +74,8 @@ for set in baseline avx2 avx512; do
   RUNNEL_INSTRUCTION_SET=$set run build -L ops -E "$slow"
 done
 
-# The sanitized builds compile several files as one, which is faster. That each includes what it needs, other builds test.
+# The sanitized builds compile several files as one, which is faster; names in the unnamed namespaces of neighbouring files
+# may not be the same, then. That each includes what it needs, CI sees in a build without precompiled headers.
 merged=(-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=6)
 by=("${merged[@]}")
 if ! ./setup.sh --sanitizers >/dev/null 2>&1 ||

@@ -59,10 +59,10 @@ void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 extern "C" {
 
-int __libc_start_main(Main* main, int count, char** words, void (*init)(), void (*fini)(), void (*end)(), void* stack) {
+int __libc_start_main(Main* main, int argc, char** argv, void (*init)(), void (*fini)(), void (*end)(), void* stack) {
   program = main;
   return next<int(Main*, int, char**, void (*)(), void (*)(), void (*)(), void*)>("__libc_start_main")(
-      begin, count, words, init, fini, end, stack);
+      begin, argc, argv, init, fini, end, stack);
 }
 
 void* aligned_alloc(size_t alignment, size_t size) {

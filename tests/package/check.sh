@@ -11,8 +11,9 @@ case $2 in
     cmake --install "$1" --prefix "$work/prefix" --component library >/dev/null
     arguments=(-DCMAKE_PREFIX_PATH="$work/prefix") ;;
   subdirectory)
-    arguments=(-DRUNNEL_SOURCE="$(cd "$here/../.." && pwd)" -DCMAKE_BUILD_TYPE=Unoptimized -DRUNNEL_VARIANTS=OFF  # to compile fast
-               -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON) ;;  # every file includes what it needs
+    arguments=(-DRUNNEL_SOURCE="$(cd "$here/../.." && pwd)"
+               # To compile fast:
+               -DCMAKE_BUILD_TYPE=Unoptimized -DRUNNEL_VARIANTS=OFF -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=6) ;;
 esac
 cp "$here/CMakeLists.txt" "$work"
 awk -v to="$work/program" '/^```cpp$/ { on = ++n; next } /^```$/ { on = 0 } on { print > (to n ".cpp") }' "$here/../../docs/library.md"
