@@ -192,10 +192,10 @@ TEST_CASE(
       constexpr float step = 0x1p-14f;
       std::vector<float> numbers = random_tensor(Shape{rows, in}, 1, -most, most).to_vector(), multiples = numbers;
       for (size_t i = 0; i < numbers.size(); ++i) {
-        const float nearest = i % static_cast<size_t>(in) == 0 ? most : std::nearbyint(numbers[i]);
-        const float off = i % static_cast<size_t>(in) == 0 ? 0 : 0.8f * (numbers[i] - nearest);
+        if (i % static_cast<size_t>(in) == 0) numbers[i] = most;  // a row's largest number decides its scale
+        const float nearest = std::nearbyint(numbers[i]);
         multiples[i] = step * nearest;
-        numbers[i] = step * std::clamp(nearest + off, -most, most);
+        numbers[i] = step * std::clamp(nearest + 0.8f * (numbers[i] - nearest), -most, most);
       }
       const Tensor x(Shape{rows, in}, numbers), near_x(Shape{rows, in}, multiples), near_w = rounded_to_int8(w);
       const std::vector<Tensor> y = linear(x, layers);

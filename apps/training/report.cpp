@@ -10,7 +10,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* beginning = "<!DOCTYPE html>\n<!-- Runnel's report of a run -->\n";
-constexpr uint64_t most_picture_bytes = 16 << 20;  // of a picture
+constexpr uint64_t most_picture_bytes = 16 << 20;
 
 // The policy forbids a browser everything but what stands on the page, whatever a name or setting may contain.
 constexpr const char* head = R"(<html lang="en">

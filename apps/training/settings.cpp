@@ -17,7 +17,7 @@ Setting as_flag(Setting setting) {
 }
 
 constexpr bool changeable = true;
-constexpr uint64_t most_config_bytes = 1 << 20;  // of config.json
+constexpr uint64_t most_config_bytes = 1 << 20;
 
 }  // namespace
 

@@ -212,10 +212,9 @@ void pack_int8(float* to, const float* panel, int64_t depth) {
 }  // namespace
 
 void cpu::pack_linear(float* panels_of_w, const float* w, int64_t out, int64_t in, Precision precision) {
-  constexpr int64_t unit = int8_unit;
-  const int64_t depth = packed_depth(in, precision), rows = (in + unit - 1) / unit * unit;
+  const int64_t depth = packed_depth(in, precision), rows = (in + int8_unit - 1) / int8_unit * int8_unit;
   const Scratch panel(rows * panel_columns);
-  clear(panel.data() + (rows - unit) * panel_columns, unit * panel_columns);
+  clear(panel.data() + (rows - int8_unit) * panel_columns, int8_unit * panel_columns);
   for (int64_t j = 0; j < panels(out); ++j, panels_of_w += panel_floats(depth, precision == Precision::int8)) {
     pack_panel(panel.data(), w, in, out, true, j);
     if (precision == Precision::bf16)
