@@ -1,13 +1,15 @@
 // cuBLAS thinks in columns: what lies in memory as a row-major [m,n] matrix is to it the [n,m] transposed. So it is
 // asked for c^T = op(b)^T op(a)^T, with the operands swapped and everything else as it is.
 //
-// It gets a workspace of its own, of a fixed size: then it needs to allocate nothing, so a product can be part of a
-// captured graph, and it always picks from the same algorithms, so two runs give the same bytes.
+// Which of its kernels computes a product is asked once for each kind of product and kept, and the workspace has a
+// fixed size: so two runs take the same kernels and give the same bytes, and a product can be part of a captured graph.
 #include "cuda/cublas.h"
 
-#include <cublas_v2.h>
+#include <cublasLt.h>
 
+#include <array>
 #include <limits>
+#include <map>
 
 #include "cuda/launch.h"
 #include "engine/numerics.h"
@@ -22,14 +24,17 @@ void check_cublas(cublasStatus_t status, const char* what) {
 }
 
 // Made once and kept: when the program ends, the driver may be gone before it.
-cublasHandle_t make_handle() {
-  cublasHandle_t handle = nullptr;
+struct Library {
+  cublasLtHandle_t handle = nullptr;
   void* workspace = nullptr;
-  check_cublas(cublasCreate(&handle), "cublasCreate");
-  check_cuda(cudaMalloc(&workspace, workspace_bytes), "the workspace of cuBLAS");
-  check_cublas(cublasSetStream(handle, stream()), "cublasSetStream");  // forgets the workspace, so it comes first
-  check_cublas(cublasSetWorkspace(handle, workspace, workspace_bytes), "cublasSetWorkspace");
-  return handle;
+  Library() {
+    check_cublas(cublasLtCreate(&handle), "cublasLtCreate");
+    check_cuda(cudaMalloc(&workspace, workspace_bytes), "the workspace of cuBLAS");
+  }
+};
+const Library& library() {
+  static const Library the_library;
+  return the_library;
 }
 
 cublasComputeType_t compute_type() {
@@ -43,25 +48,144 @@ cublasComputeType_t compute_type() {
   }
 }
 
+// Kernels that load several numbers at once need operands that start at a multiple of so many bytes. 256 for null.
+int64_t alignment(const void* p) {
+  int64_t bytes = 256;
+  while (reinterpret_cast<uintptr_t>(p) % static_cast<uintptr_t>(bytes)) bytes /= 2;
+  return bytes;
+}
+
+class Matrix {  // one of cuBLAS' matrices, `rows` by `columns` by column
+ public:
+  Matrix(int64_t rows, int64_t columns, int64_t batch, int64_t stride) {
+    check_cublas(cublasLtMatrixLayoutCreate(&layout_, CUDA_R_32F, static_cast<uint64_t>(rows),
+                                            static_cast<uint64_t>(columns), rows),
+                 "cublasLtMatrixLayoutCreate");
+    set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(batch));
+    set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
+  }
+  cublasLtMatrixLayout_t layout() const { return layout_; }
+
+ private:
+  template <class T>
+  void set(cublasLtMatrixLayoutAttribute_t attribute, T value) {
+    check_cublas(cublasLtMatrixLayoutSetAttribute(layout_, attribute, &value, sizeof value),
+                 "cublasLtMatrixLayoutSetAttribute");
+  }
+  cublasLtMatrixLayout_t layout_ = nullptr;
+};
+
+// A product of one kind: everything but the addresses.
+class Plan {
+ public:
+  // [k,n] and [m,k], or transposed
+  Plan(int64_t m, int64_t n, int64_t k, bool transpose_a, bool transpose_b, const ProductOptions& o,
+       const std::array<int64_t, 4>& alignments)
+      : left_(transpose_b ? k : n, transpose_b ? n : k, o.batch, o.same_b ? 0 : n * k),
+        right_(transpose_a ? m : k, transpose_a ? k : m, o.batch, o.same_a ? 0 : m * k),
+        result_(n, m, o.batch, m * n) {
+    check_cublas(cublasLtMatmulDescCreate(&product_, compute_type(), CUDA_R_32F), "cublasLtMatmulDescCreate");
+    set(CUBLASLT_MATMUL_DESC_TRANSA, transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (o.bias || o.relu || o.row_sums) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, o.row_sums         ? CUBLASLT_EPILOGUE_BGRADB
+                                         : o.bias && o.relu ? CUBLASLT_EPILOGUE_RELU_BIAS
+                                         : o.bias           ? CUBLASLT_EPILOGUE_BIAS
+                                                            : CUBLASLT_EPILOGUE_RELU);
+      set_vector(o);
+      if (o.batch > 1) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, o.row_sums ? m : n);
+    }
+    cublasLtMatmulPreference_t wish = nullptr;
+    check_cublas(cublasLtMatmulPreferenceCreate(&wish), "cublasLtMatmulPreferenceCreate");
+    const auto ask = [wish](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      check_cublas(cublasLtMatmulPreferenceSetAttribute(wish, attribute, &value, sizeof value),
+                   "cublasLtMatmulPreferenceSetAttribute");
+    };
+    ask(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{workspace_bytes});
+    ask(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(alignments[1]));
+    ask(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(alignments[0]));
+    ask(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(alignments[2]));
+    ask(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(alignments[2]));
+    cublasLtMatmulHeuristicResult_t best{};
+    int found = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(library().handle, product_, left_.layout(), right_.layout(), result_.layout(),
+                                       result_.layout(), wish, 1, &best, &found);
+    check_cublas(cublasLtMatmulPreferenceDestroy(wish), "cublasLtMatmulPreferenceDestroy");
+    is_known_ = status == CUBLAS_STATUS_SUCCESS && found == 1;
+    algorithm_ = best.algo;
+  }
+
+  bool is_known() const { return is_known_; }  // to cuBLAS
+
+  void run(float* c, const float* a, const float* b, const ProductOptions& o) {
+    if (o.bias || o.row_sums) set_vector(o);
+    const float none = 0;
+    check_cublas(cublasLtMatmul(library().handle, product_, &o.factor, b, left_.layout(), a, right_.layout(),
+                                o.added ? &o.added_factor : &none, o.added ? o.added : c, result_.layout(), c,
+                                result_.layout(), &algorithm_, library().workspace, workspace_bytes, stream()),
+                 "matrix product");
+  }
+
+ private:
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, T value) {
+    check_cublas(cublasLtMatmulDescSetAttribute(product_, attribute, &value, sizeof value),
+                 "cublasLtMatmulDescSetAttribute");
+  }
+  void set_vector(const ProductOptions& o) {
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.row_sums ? static_cast<const void*>(o.row_sums) : o.bias);
+  }
+
+  Matrix left_, right_, result_;
+  cublasLtMatmulDesc_t product_ = nullptr;
+  cublasLtMatmulAlgo_t algorithm_{};
+  bool is_known_ = false;
+};
+
 }  // namespace
 
-void product(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
-             bool transpose_b) {
-  if (m == 0 || n == 0) return;
-  if (k == 0) {
-    check_cuda(cudaMemsetAsync(c, 0, static_cast<size_t>(m * n) * sizeof(float), stream()), "matrix product");
-    return;
+bool product(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
+             bool transpose_b, const ProductOptions& options) {
+  const bool has_vector = options.bias || options.row_sums;
+  if (m == 0 || n == 0 || k == 0) {
+    if (has_vector || options.relu) return false;
+    check(!options.added || options.added == c, "matrix product: nothing to add to another matrix");
+    if (!options.added && m * n > 0)
+      check_cuda(cudaMemsetAsync(c, 0, static_cast<size_t>(options.batch * m * n) * sizeof(float), stream()),
+                 "matrix product");
+    return true;
   }
   check(std::max({m, n, k}) <= std::numeric_limits<int>::max(), "matrix product: [", m, ",", k, "] times [", k, ",", n,
         "] has more rows or columns than cuBLAS can count");
-  static const cublasHandle_t handle = make_handle();
-  const int rows = static_cast<int>(m), columns = static_cast<int>(n), inner = static_cast<int>(k);
-  const float one = 1, zero = 0;
-  check_cublas(
-      cublasGemmEx(handle, transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N, transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, columns,
-                   rows, inner, &one, b, CUDA_R_32F, transpose_b ? inner : columns, a, CUDA_R_32F,
-                   transpose_a ? rows : inner, &zero, c, CUDA_R_32F, columns, compute_type(), CUBLAS_GEMM_DEFAULT),
-      "matrix product");
+  const std::array<int64_t, 4> alignments{alignment(a), alignment(b), std::min(alignment(c), alignment(options.added)),
+                                          alignment(options.row_sums ? options.row_sums : options.bias)};
+  static std::map<std::array<int64_t, 17>, Plan> plans;
+  const std::array<int64_t, 17> kind{m,
+                                     n,
+                                     k,
+                                     transpose_a,
+                                     transpose_b,
+                                     options.batch,
+                                     options.same_a,
+                                     options.same_b,
+                                     options.added != nullptr,
+                                     options.bias != nullptr,
+                                     options.relu,
+                                     options.row_sums != nullptr,
+                                     static_cast<int64_t>(precision()),
+                                     alignments[0],
+                                     alignments[1],
+                                     alignments[2],
+                                     alignments[3]};
+  auto plan = plans.find(kind);
+  if (plan == plans.end())
+    plan = plans.emplace(kind, Plan(m, n, k, transpose_a, transpose_b, options, alignments)).first;
+  check(plan->second.is_known() || has_vector, "matrix product: cuBLAS cannot multiply [", m, ",", k, "] and [", k, ",",
+        n, "]");
+  if (!plan->second.is_known()) return false;
+  plan->second.run(c, a, b, options);
+  return true;
 }
 
 }  // namespace runnel::cuda

@@ -6,29 +6,50 @@
 #include <functional>
 #include <string>
 
-#include "cuda/launch.h"
+#include "cuda/map.h"
 #include "engine/cuda_backend.h"
 
 namespace runnel::cuda {
 namespace {
 
+// Launch: over_fours(n). Owns: y[i]. Shared: none.
+__global__ void fill_kernel(float* y, float value, int64_t n) {
+  map(y, n, [value] { return value; });
+}
+
+int chosen = 0;       // which device
+bool opened = false;  // then `chosen` stays
+
+void check_supported(int device) {
+  cudaDeviceProp properties;
+  check_cuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  cudaFuncAttributes attributes;
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(fill_kernel));
+  check(status != cudaErrorNoKernelImageForDevice && status != cudaErrorUnsupportedPtxVersion, properties.name,
+        " has compute capability ", properties.major, ".", properties.minor,
+        ", for which this build has no kernels; build with -DCMAKE_CUDA_ARCHITECTURES=", properties.major,
+        properties.minor);
+  check_cuda(status, "cudaFuncGetAttributes");
+  int has_pools = 0;
+  check_cuda(cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, device), "cudaDeviceGetAttribute");
+  check(has_pools, properties.name, " has no memory pools, which cudaMallocAsync needs");
+}
+
 // The device is opened when something is first asked of it, and stays open.
 struct Gpu {
-  std::string problem;  // why there is none
   cudaStream_t stream = nullptr;
   cudaMemPool_t pool = nullptr;
-  int device = 0, multiprocessors = 0, shared_memory = 0;
+  int device = chosen, multiprocessors = 0, shared_memory = 0;
 
   Gpu() {
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);
-    if (status != cudaSuccess || count == 0) {
-      problem = std::string("no CUDA device found") +
-                (status == cudaSuccess ? "" : std::string(" (") + cudaGetErrorString(status) + ")") +
-                "; compute on the CPU with --device cpu";
-      return;
-    }
-    check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+    check(status == cudaSuccess && count > 0, "no CUDA device found",
+          status == cudaSuccess ? "" : std::string(" (") + cudaGetErrorString(status) + ")");
+    check(device < count, "there is no CUDA device ", device, " among the ", count,
+          " of this machine, which count from 0");
+    check_cuda(cudaSetDevice(device), "cudaSetDevice");  // fails if another process has it for itself
+    check_supported(device);
     check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
                "cudaDeviceGetAttribute");
     check_cuda(cudaDeviceGetAttribute(&shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
@@ -37,19 +58,24 @@ struct Gpu {
     check_cuda(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
     uint64_t keep = UINT64_MAX;  // the pool gives nothing back between steps
     check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
+    opened = true;
   }
 };
 
 const Gpu& gpu() {
   static const Gpu the_gpu;
-  check(the_gpu.problem.empty(), the_gpu.problem);
   return the_gpu;
 }
 
 }  // namespace
 
 void check_cuda(cudaError_t status, const char* what) {
-  check(status == cudaSuccess, what, ": ", cudaGetErrorString(status));
+  if (status == cudaSuccess) return;
+  const bool is_lost = opened && cudaFree(nullptr) != cudaSuccess;  // whatever is called, if a kernel or the GPU failed
+  fail(what, ": ", cudaGetErrorString(status),
+       is_lost ? "; this process has lost the GPU, but no checkpoint: start again with --resume, on a GPU or with "
+                 "--device cpu"
+               : "");
 }
 
 std::string model_name() {
@@ -67,9 +93,17 @@ std::string why_unavailable() {
     gpu();
     return "";
   } catch (const Error& error) {
-    return error.what();
+    static_cast<void>(cudaGetLastError());
+    return error.what() + std::string("; compute on the CPU with --device cpu");
   }
 }
+
+void choose_device(int number) {
+  check(!opened || number == chosen, "CUDA device ", chosen, " is in use already; it cannot be changed to ", number);
+  chosen = number;
+}
+
+void fill(float* y, float value, int64_t n) { launch("fill", fill_kernel, over_fours(n), y, value, n); }
 
 void* allocate(size_t bytes) {
   void* memory = nullptr;
@@ -128,6 +162,9 @@ void launch_graph(void* graph) {
   check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream()), "cudaGraphLaunch");
 }
 
-void destroy_graph(void* graph) { static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph))); }
+void destroy_graph(void* graph) {
+  static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)));
+  static_cast<void>(cudaDeviceGraphMemTrim(gpu().device));  // else what the graph allocated stays reserved for graphs
+}
 
 }  // namespace runnel::cuda

@@ -1,9 +1,10 @@
-// y = dropout(activation(x w^T + b)): a product by cuBLAS, then one pass over y for all that follows it.
+// y = dropout(activation(x w^T + b)): a product by cuBLAS, which adds b and applies relu, too, if it can and there is
+// no dropout; else one pass over y for all that follows the product.
 //
 // Backward, with g = dL/d(x w^T + b), which is dy where neither activation nor dropout stand in between,
 //   dx = g w,   dw = g^T x,   db = sum of g's rows.
 // relu's mask is read off y. Where relu let through, dropout either scaled by 1 / (1 - p) or left a zero: so y > 0 is
-// the mask of both, and nothing is drawn again.
+// the mask of both, and nothing is drawn again. The columns of dw's left operand g^T are summed up for db on the way.
 #include "cuda/cublas.h"
 #include "cuda/map.h"
 #include "cuda/temporary.h"
@@ -12,13 +13,27 @@
 namespace runnel::cuda {
 namespace {
 
+struct RepeatedRows {  // b[i / outputs, i % out]: a row for each matrix of `outputs` numbers; all zeros if b is null
+  RepeatedRow row;
+  int64_t outputs;
+  __device__ RepeatedRow of(int64_t i) const { return {row.b ? row.b + i / outputs * row.n : nullptr, row.n}; }
+  __device__ float operator[](int64_t i) const { return of(i)[i % outputs]; }
+  __device__ float4 four(int64_t i) const { return of(i).four(i % outputs); }
+  __device__ bool has_fours() const { return row.has_fours(); }
+};
+
 // Launch: over_fours(n). Owns: y[i], which holds the product. b may be null. Shared: none.
-__global__ void linear_forward_kernel(float* y, const float* b, int64_t n, int64_t out, bool relu, Mask mask) {
+__global__ void linear_forward_kernel(float* y, const float* b, int64_t n, int64_t out, int64_t outputs, bool relu,
+                                      Mask mask) {
   const auto finish = [relu](float yi, float bj, float factor) {
     const float sum = yi + bj;
     return (relu && !(sum > 0) ? 0 : sum) * factor;
   };
-  map(y, n, finish, Elements{y}, RepeatedRow{b, out}, DropoutFactors{mask});
+  const RepeatedRow row{b, out};
+  if (outputs == n)
+    map(y, n, finish, Elements{y}, row, DropoutFactors{mask});
+  else
+    map(y, n, finish, Elements{y}, RepeatedRows{row, outputs}, DropoutFactors{mask});
 }
 
 // Launch: over_fours(n). Owns: g[i]. Shared: none.
@@ -29,27 +44,48 @@ __global__ void linear_backward_kernel(float* g, const float* dy, const float* y
 
 }  // namespace
 
-void linear_forward(float* y, const float* x, const float* w, const float* b, int64_t rows, int64_t out, int64_t in,
-                    Activation activation, Dropout dropout) {
-  product(y, x, w, rows, out, in, false, true);
+void linear_forward(float* y, const float* x, const float* w, const float* b, LinearSizes s, Activation activation,
+                    Dropout dropout) {
   const bool relu = activation == Activation::relu;
-  if (!b && !relu && dropout.p == 0) return;
-  launch("linear_forward", linear_forward_kernel, over_fours(rows * out), y, b, rows * out, out, relu, Mask(dropout));
+  ProductOptions plain;
+  plain.batch = s.layers;
+  plain.same_a = true;
+  ProductOptions fused = plain;
+  fused.bias = b;
+  fused.relu = relu;
+  if (dropout.p == 0 && product(y, x, w, s.rows, s.out, s.in, false, true, fused)) return;
+  product(y, x, w, s.rows, s.out, s.in, false, true, plain);
+  const int64_t n = s.layers * s.outputs();
+  if (b || relu || dropout.p > 0)
+    launch("linear_forward", linear_forward_kernel, over_fours(n), y, b, n, s.out, s.outputs(), relu, Mask(dropout));
 }
 
 void linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, const float* y,
-                     int64_t rows, int64_t out, int64_t in, Activation activation, Dropout dropout) {
+                     LinearSizes s, Activation activation, Dropout dropout, bool add_dx) {
   const bool relu = activation == Activation::relu, masked = relu || dropout.p > 0;
-  const int64_t n = rows * out;
+  const int64_t n = s.layers * s.outputs();
   const Temporary<float> masked_dy(masked ? n : 0);
   const float* const g = masked ? masked_dy.data() : dy;
   if (relu)
     launch("linear_backward", linear_backward_kernel, over_fours(n), masked_dy.data(), dy, y, n, Mask(dropout).kept);
   else if (masked)
     cuda::dropout(masked_dy.data(), dy, n, dropout);
-  if (dx) product(dx, g, w, rows, in, out, false, false);
-  if (dw) product(dw, g, x, out, in, rows, true, false);
-  if (db) add_bias_backward(db, g, rows, out);
+
+  for (int64_t i = 0; dx && i < s.layers; ++i) {
+    ProductOptions sum;
+    if (add_dx || i > 0) sum.added = dx;
+    product(dx, g + i * s.outputs(), w + i * s.weights(), s.rows, s.in, s.out, false, false, sum);
+  }
+  ProductOptions of_weights;
+  of_weights.batch = s.layers;
+  of_weights.same_b = true;
+  if (dw && db) {
+    of_weights.row_sums = db;
+    if (product(dw, g, x, s.out, s.in, s.rows, true, false, of_weights)) return;
+    of_weights.row_sums = nullptr;
+  }
+  if (dw) product(dw, g, x, s.out, s.in, s.rows, true, false, of_weights);
+  for (int64_t i = 0; db && i < s.layers; ++i) add_bias_backward(db + i * s.out, g + i * s.outputs(), s.rows, s.out);
 }
 
 }  // namespace runnel::cuda

@@ -8,10 +8,12 @@
 namespace runnel::cuda {
 
 std::string why_unavailable();
+void choose_device(int number);
 std::string model_name();
 void* allocate(size_t bytes);  // null if there is no more memory
 void release(void* memory);
 void copy(void* to, const void* from, size_t bytes, bool to_host);
+void fill(float* y, float value, int64_t n);
 void synchronize();
 int64_t free_memory();
 void trim_memory();

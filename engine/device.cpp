@@ -17,6 +17,10 @@ std::string why_unavailable(Device device) {
     return "this build has no CUDA; configure with -DRUNNEL_CUDA=ON";
 }
 
+void choose_cuda_device([[maybe_unused]] int number) {
+  if constexpr (with_cuda) cuda::choose_device(number);
+}
+
 std::string model_name(Device device) {
   if constexpr (with_cuda)
     if (device == Device::cuda) return cuda::model_name();

@@ -9,6 +9,9 @@ const char* name(Device device);
 
 // "" if the device can be used; else why not, as a sentence for the user.
 std::string why_unavailable(Device device);
+// Which of the machine's GPUs Device::cuda is: 0, the first, unless this is called before anything is asked of it.
+// Throws Error if another one is in use already.
+void choose_cuda_device(int number);
 std::string model_name(Device device);  // of the processor or the GPU, as its maker calls it
 // Whether Device::cuda is tests/simt, the emulator that runs CUDA kernels on the CPU, slowly.
 bool cuda_is_emulated();

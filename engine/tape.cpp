@@ -41,6 +41,8 @@ Gradients Tape::backward(const Tensor& loss, Gradients sum) {
 
 namespace {
 
+thread_local Gradients* walked = nullptr;  // by this thread's backward pass
+
 // Out of place: a rule may have handed the same tensor to two inputs.
 void add_to(Tensor& sum, Tensor dx) {
   if (!sum) {
@@ -54,12 +56,24 @@ void add_to(Tensor& sum, Tensor dx) {
 
 }  // namespace
 
+Tensor take_gradient(const Tensor& x) {
+  if (!walked) return {};
+  const auto found = walked->by_id_.find(x.id());
+  if (found == walked->by_id_.end() || found->second.is_shared()) return {};
+  return std::exchange(found->second, {});
+}
+
 Gradients Tape::walk(Gradients sum) {
   // Rules call ops; those are not to be recorded. Recording goes on afterwards, also when a rule throws.
   const struct Pause {
     Tape* recording = std::exchange(current_, nullptr);
-    ~Pause() { current_ = recording; }
-  } pause;
+    Gradients* outer;
+    explicit Pause(Gradients* inner) : outer(std::exchange(walked, inner)) {}
+    ~Pause() {
+      current_ = recording;
+      walked = outer;
+    }
+  } pause(&sum);
   while (!nodes_.empty()) {
     const Node node = std::move(nodes_.back());
     nodes_.pop_back();

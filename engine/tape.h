@@ -30,6 +30,10 @@ Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, 
 std::vector<Tensor> record(const char* op, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs,
                            MultiBackward backward);
 
+// For gradient rules: takes over what other rules have returned as dL/dx so far, so that the rule can add to it in
+// place and return it as its own. Empty if there is nothing yet, or if another tensor has the same storage.
+Tensor take_gradient(const Tensor& x);
+
 class Gradients {
  public:
   const Tensor& of(const Tensor& leaf) const;  // throws if the loss does not depend on the leaf
@@ -37,6 +41,7 @@ class Gradients {
  private:
   friend class Tape;
   friend Tensor recompute(const std::function<Tensor()>&);
+  friend Tensor take_gradient(const Tensor& x);
   std::unordered_map<uint64_t, Tensor> by_id_;
 };
 

@@ -3,6 +3,8 @@
 #include <atomic>
 
 #include "engine/check.h"
+#include "engine/cuda_backend.h"
+#include "engine/dispatch.h"
 #include "engine/random.h"
 
 namespace runnel {
@@ -48,6 +50,17 @@ Shape Shape::without_last() const {
   return shape;
 }
 
+Shape Shape::without_first() const {
+  check(rank_ > 0, "a tensor [] has no axis 0");
+  return Shape(std::vector<int64_t>(sizes_.begin() + 1, sizes_.begin() + rank_));
+}
+
+Shape Shape::stacked(int64_t size) const {
+  std::vector<int64_t> sizes(sizes_.begin(), sizes_.begin() + rank_);
+  sizes.insert(sizes.begin(), size);
+  return Shape(sizes);
+}
+
 std::ostream& operator<<(std::ostream& out, const Shape& shape) {
   out << '[';
   for (int axis = 0; axis < shape.rank(); ++axis) out << (axis ? "," : "") << shape[axis];
@@ -58,7 +71,7 @@ template <class T>
 Array<T>::Array(Shape shape, const std::vector<T>& values, Device device) : Array(shape, device) {
   check(static_cast<int64_t>(values.size()) == shape.size(), "a tensor ", shape, " cannot hold ", values.size(),
         " values");
-  copy(storage_->data(), device, values.data(), Device::cpu, values.size() * sizeof(T));
+  copy(data(), device, values.data(), Device::cpu, values.size() * sizeof(T));
 }
 
 template <class T>
@@ -89,10 +102,14 @@ template class Array<int32_t>;
 template class Array<Key>;
 
 Tensor Tensor::full(Shape shape, float value, Device device) {
-  if (device != Device::cpu) return Tensor(shape, std::vector<float>(static_cast<size_t>(shape.size()), value), device);
-  Tensor all(shape);
+  Tensor all(shape, device);
   float* x = all.data();
   const int64_t n = shape.size();
+  if constexpr (with_cuda)
+    if (device == Device::cuda) {
+      cuda::fill(x, value, n);
+      return all;
+    }
 #pragma omp parallel for simd schedule(static) if (n >= 1 << 15)
   for (int64_t i = 0; i < n; ++i) x[i] = value;
   return all;
@@ -104,6 +121,41 @@ Tensor Tensor::viewed_as(Shape shape) const {
   view.id_ = next_id();
   view.wants_grad_ = false;
   return view;
+}
+
+std::vector<Tensor> Tensor::parts() const {
+  const Shape shape = shape_.without_first();
+  std::vector<Tensor> parts;
+  for (int64_t i = 0; i < shape_[0]; ++i) {
+    Tensor& part = parts.emplace_back(viewed_as(shape_));
+    part.shape_ = shape;
+    part.offset_ += i * shape.size();
+  }
+  return parts;
+}
+
+Tensor stacked(const std::vector<Tensor>& parts) {
+  const Tensor& first = parts.at(0);
+  const Shape shape = first.shape().stacked(std::ssize(parts));
+  bool are_parts = true;
+  int64_t offset = first.offset_;
+  for (const Tensor& part : parts) {
+    check(part.shape() == first.shape(), "stacked: the shapes ", first.shape(), " and ", part.shape(), " differ");
+    are_parts = are_parts && part.storage_ == first.storage_ && part.offset_ == offset;
+    offset += part.size();
+  }
+  if (are_parts) {
+    Tensor stack = first.viewed_as(first.shape());
+    stack.shape_ = shape;
+    return stack;
+  }
+  Tensor stack(shape, first.device());
+  float* to = stack.data();
+  for (const Tensor& part : parts) {
+    copy(to, stack.device(), part.data(), part.device(), static_cast<size_t>(part.size()) * sizeof(float));
+    to += part.size();
+  }
+  return stack;
 }
 
 Tensor Tensor::to(Device device) const {

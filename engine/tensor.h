@@ -31,6 +31,8 @@ class Shape {
   Shape with_first(int64_t size) const;  // the same shape with another first axis
   Shape with_last(int64_t size) const;   // the same shape with another last axis
   Shape without_last() const;            // all axes but the last: the shape of its rows
+  Shape without_first() const;
+  Shape stacked(int64_t size) const;  // [...] -> [size,...]
   bool operator==(const Shape&) const = default;
 
  private:
@@ -68,15 +70,17 @@ class Array {
   const Shape& shape() const { return shape_; }
   int64_t size() const { return storage_ ? shape_.size() : 0; }
   Device device() const { return storage_ ? storage_->device() : Device::cpu; }
-  T* data() { return storage_ ? static_cast<T*>(storage_->data()) : nullptr; }
-  const T* data() const { return storage_ ? static_cast<const T*>(storage_->data()) : nullptr; }
-  std::vector<T> to_vector() const;    // copied to the host
+  T* data() { return storage_ ? static_cast<T*>(storage_->data()) + offset_ : nullptr; }
+  const T* data() const { return storage_ ? static_cast<const T*>(storage_->data()) + offset_ : nullptr; }
+  bool is_shared() const { return storage_.use_count() > 1; }  // does another array have this storage?
+  std::vector<T> to_vector() const;                            // copied to the host
   Array to(Device device) const;       // this array on `device`; copied only if it lies elsewhere
   Array viewed_as(Shape shape) const;  // the same storage under another shape
 
  protected:
   Shape shape_;
   std::shared_ptr<Storage> storage_;
+  int64_t offset_ = 0;  // of the first element in the storage
 };
 extern template class Array<float>;
 extern template class Array<int32_t>;
@@ -97,6 +101,8 @@ class Tensor : public Array<float> {
 
   // The same storage under another shape and a new identity. Cuts the gradient: ops use it, users call reshape.
   Tensor viewed_as(Shape shape) const;
+  // [n,...] -> n times [...]: what lies at each place of the first axis, in the same storage. Cuts the gradient.
+  std::vector<Tensor> parts() const;
 
   uint64_t id() const { return id_; }
   bool wants_grad() const { return wants_grad_; }
@@ -107,12 +113,15 @@ class Tensor : public Array<float> {
   float item() const;  // the value of a tensor with one element; throws otherwise
 
  private:
+  friend Tensor stacked(const std::vector<Tensor>& parts);
   static uint64_t next_id();
   uint64_t id_ = 0;
   bool wants_grad_ = false;
 };
 
 Tensor clone(const Tensor& x);  // the same numbers in storage of their own
+// n times [...] -> [n,...]: the tensor whose parts() these are, in the same storage if they are; else a copy of them.
+Tensor stacked(const std::vector<Tensor>& parts);
 
 // The device that all of an op's arguments lie on; empty ones lie anywhere. Throws Error if they do not agree.
 template <class First, class... Rest>

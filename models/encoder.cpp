@@ -21,8 +21,11 @@ Tensor EncoderLayer::operator()(const Tensor& x, float dropout, const AttentionC
   AttentionContext own = context;
   if (own.key) own.key = random.fold(3);
 
-  const Tensor q = query(x), k = key.weight ? key(x) : Tensor(), v = value(x);
-  const Tensor a = (*attention)(split(q), k ? split(k) : k, split(v), own);
+  const bool has_key = bool(key.weight);
+  const std::vector<Tensor> qkv =
+      has_key ? linear(x, {query.weight, key.weight, value.weight}, {query.bias, key.bias, value.bias})
+              : linear(x, {query.weight, value.weight}, {query.bias, value.bias});
+  const Tensor a = (*attention)(split(qkv[0]), has_key ? split(qkv[1]) : Tensor(), split(qkv.back()), own);
   const Tensor x1 = norm1(x, out(reshape(a, x.shape())), {dropout, random.fold(0)});
   return norm2(x1, linear2(linear1(x1, Activation::relu, {dropout, random.fold(1)})), {dropout, random.fold(2)});
 }
@@ -49,6 +52,8 @@ Encoder::Encoder(const EncoderConfig& c, bool causal, Key init, Device device) :
                       .linear2 = linear(5, d, f),
                       .norm2 = unit_layer_norm(d, device),
                       .heads = c.heads});
+    EncoderLayer& layer = layers.back();
+    has_key ? stack({&layer.query, &layer.key, &layer.value}) : stack({&layer.query, &layer.value});
   }
   norm = unit_layer_norm(d, device);
 }

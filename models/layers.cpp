@@ -14,6 +14,17 @@ Linear random_linear(int64_t out, int64_t in, Key key, Device device) {
   return {draw(Shape{out, in}, key.fold(0)), draw(Shape{out}, key.fold(1))};
 }
 
+void stack(const std::vector<Linear*>& layers) {
+  std::vector<Tensor> w, b;
+  for (const Linear* layer : layers) {
+    w.push_back(layer->weight);
+    b.push_back(layer->bias);
+  }
+  w = stacked(w).parts();
+  b = stacked(b).parts();
+  for (size_t i = 0; i < layers.size(); ++i) *layers[i] = {w[i].set_wants_grad(), b[i].set_wants_grad()};
+}
+
 LayerNorm unit_layer_norm(int64_t width, Device device) {
   return {Tensor::full(Shape{width}, 1, device).set_wants_grad(),
           Tensor::full(Shape{width}, 0, device).set_wants_grad()};

@@ -2,6 +2,7 @@
 // the authors' framework, and are the same on every device.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "engine/random.h"
 #include "engine/tensor.h"
@@ -27,6 +28,9 @@ struct LayerNorm {
     return add_layer_norm(x, branch, weight, bias, dropout);
   }
 };
+
+// Moves layers of one shape to one place in memory, so that `linear` with all of them is one matrix product on CUDA.
+void stack(const std::vector<Linear*>& layers);
 
 Linear random_linear(int64_t out, int64_t in, Key key, Device device);  // uniform in +-1/sqrt(in), weight and bias
 LayerNorm unit_layer_norm(int64_t width, Device device);                // weight 1, bias 0

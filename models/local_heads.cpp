@@ -9,7 +9,7 @@
 namespace runnel {
 namespace {
 
-// A linear layer's weight and bias on the host, to be changed and then put back.
+// A linear layer's weight and bias on the host, to be changed and then put back in their place.
 struct Values {
   Linear& layer;
   int64_t in = layer.weight.shape()[1];
@@ -22,10 +22,11 @@ struct Values {
     row[1] += static_cast<float>(factor * std::cos(phase));
   }
   void set() {
-    const auto like = [](const Tensor& old, const std::vector<float>& values) {
-      return Tensor(old.shape(), values, old.device()).set_wants_grad();
+    const auto put = [](Tensor& to, const std::vector<float>& from) {
+      copy(to.data(), to.device(), from.data(), Device::cpu, from.size() * sizeof(float));
     };
-    layer = {like(layer.weight, weight), like(layer.bias, bias)};
+    put(layer.weight, weight);
+    put(layer.bias, bias);
   }
 };
 

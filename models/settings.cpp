@@ -30,9 +30,27 @@ std::string Allowed::description() const {
   return list;
 }
 
+namespace {
+
+// "cuda:" of the choice "cuda:N", which stands for that with any number; else "".
+std::string before_number(const std::string& choice) {
+  return choice.ends_with(":N") ? choice.substr(0, choice.size() - 1) : "";
+}
+
+bool matches(const std::string& text, const std::string& choice) {
+  const std::string prefix = before_number(choice);
+  if (prefix.empty()) return text == choice;
+  return text.size() > prefix.size() && text.size() < prefix.size() + 5 && text.starts_with(prefix) &&
+         text.find_first_not_of("0123456789", prefix.size()) == std::string::npos;
+}
+
+}  // namespace
+
 Choices Allowed::choices() const {
   const Choices* words = std::get_if<Choices>(&rule_);
-  return words ? *words : Choices();
+  Choices written = words ? *words : Choices();
+  std::erase_if(written, [](const std::string& word) { return !before_number(word).empty(); });
+  return written;
 }
 
 // 64-bit integers are exact in the 64 bits of a long double's mantissa.
@@ -43,8 +61,8 @@ std::string Allowed::problem(long double value) const {
 
 std::string Allowed::problem(const std::string& text) const {
   const Choices* words = std::get_if<Choices>(&rule_);
-  return !words || std::find(words->begin(), words->end(), text) != words->end() ? ""
-                                                                                 : "is not one of " + description();
+  const auto fits = [&](const std::string& word) { return matches(text, word); };
+  return !words || std::any_of(words->begin(), words->end(), fits) ? "" : "is not one of " + description();
 }
 
 Settings extended(Settings list, const Settings& more) {

@@ -13,7 +13,7 @@ namespace runnel {
 struct Range {
   double low, high = HUGE_VAL;
 };
-using Choices = std::vector<std::string>;
+using Choices = std::vector<std::string>;  // "cuda:N" stands for cuda: and a number of at most four digits
 
 // What a value may be; by default, anything of its type.
 class Allowed {
@@ -23,7 +23,7 @@ class Allowed {
   Allowed(Choices choices) : rule_(std::move(choices)) {}
 
   std::string description() const;               // "from 1 to 1024", "linear, softmax"; "" for anything
-  Choices choices() const;                       // {} if it is not one of some words
+  Choices choices() const;                       // the words, without "cuda:N"; {} if it is not one of some words
   std::string problem(long double value) const;  // a sentence without its subject, or ""
   std::string problem(const std::string& text) const;
 

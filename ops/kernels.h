@@ -1,9 +1,9 @@
 // The device contract: every kernel under one signature, written once per device.
 //
-// Outputs come first, then inputs, then sizes and options. A kernel overwrites its outputs and never accumulates into
-// them. It trusts its arguments: the ops in front of it have checked shapes, devices and ranges. Outputs that may be
-// null say so, and are skipped then. Letters as in ops.h. n counts elements, rows counts what lies before the
-// last axis.
+// Outputs come first, then inputs, then sizes and options. A kernel overwrites its outputs and does not accumulate into
+// them, unless it says so. It trusts its arguments: the ops in front of it have checked shapes, devices and ranges.
+// Outputs that may be null say so, and are skipped then. Letters as in ops.h. n counts elements, rows counts what lies
+// before the last axis.
 #pragma once
 #include <cstdint>
 
@@ -46,13 +46,20 @@ KERNEL(dropout(float* y, const float* x, int64_t n, Dropout dropout))
 KERNEL(matmul(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
               bool transpose_b))
 
-// y[rows,out] = dropout(activation(x[rows,in] w[out,in]^T + b[out])). b may be null.
-KERNEL(linear_forward(float* y, const float* x, const float* w, const float* b, int64_t rows, int64_t out, int64_t in,
-                      Activation activation, Dropout dropout))
+// Of several linear layers with one input.
+struct LinearSizes {
+  int64_t layers, rows, out, in;
+  int64_t outputs() const { return rows * out; }  // of a layer
+  int64_t weights() const { return out * in; }
+};
+
+// y[i,rows,out] = dropout(activation(x[rows,in] w[i,out,in]^T + b[i,out])) for i < s.layers. b may be null.
+KERNEL(linear_forward(float* y, const float* x, const float* w, const float* b, LinearSizes s, Activation activation,
+                      Dropout dropout))
 // Any of dx, dw, db may be null. y, the output of the forward pass, is read for relu only: it is positive exactly where
-// the gradient passes.
+// the gradient passes. dx is added to what is there if `add_dx`.
 KERNEL(linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, const float* y,
-                       int64_t rows, int64_t out, int64_t in, Activation activation, Dropout dropout))
+                       LinearSizes s, Activation activation, Dropout dropout, bool add_dx))
 
 // bfloat16 numbers are the upper halves of floats.
 CPU_KERNEL(round_to_bf16(uint16_t* to, const float* from, int64_t n))

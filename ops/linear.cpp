@@ -1,13 +1,16 @@
 // y = dropout(activation(x w^T + b)), one pass over the rows of x.
 //
-// A thread processes a block of rows at a time, small enough that its products stay in the core's cache: forward, the
-// product and then bias, activation and dropout in place; backward, with g = dL/d(x w^T + b) of the block,
+// Several layers with one input are computed together: CUDA multiplies with all their weights at once.
+//
+// On the CPU, a thread processes a block of rows at a time, small enough that its products stay in the core's cache:
+// forward, the product and then bias, activation and dropout in place; backward, with g = dL/d(x w^T + b) of the block,
 //   dx = g w,   dw += g^T x,   db += sum of g's rows.
 // dw and db are summed up for a number of parts that depends only on the number of rows, and those are added in their
 // order: the same bytes with any number of threads.
 #include <algorithm>
-#include <optional>
+#include <deque>
 #include <type_traits>
+#include <vector>
 
 #include "engine/check.h"
 #include "engine/numerics.h"
@@ -41,21 +44,26 @@ void finish(float* y, const float* b, int64_t rows, int64_t n, Activation activa
 
 }  // namespace
 
-void cpu::linear_forward(float* y, const float* x, const float* w, const float* b, int64_t rows, int64_t out,
-                         int64_t in, Activation activation, Dropout dropout) {
+void cpu::linear_forward(float* y, const float* x, const float* w, const float* b, LinearSizes s, Activation activation,
+                         Dropout dropout) {
+  const auto [layers, rows, out, in] = s;
   if (rows == 0 || out == 0) return;
-  if (in == 0) clear(y, rows * out);
-  std::optional<Weights> wt;
-  if (in > 0) wt.emplace(w, in, out, true);
+  if (in == 0) clear(y, layers * s.outputs());
+  std::deque<Weights> wt;  // which cannot be moved
+  for (int64_t i = 0; in > 0 && i < layers; ++i) wt.emplace_back(w + i * s.weights(), in, out, true);
   FirstError error;
 #pragma omp parallel for schedule(static)
-  for (int64_t first = 0; first < rows; first += rows_at_once)
+  for (int64_t first = 0; first < s.rows; first += rows_at_once)
     error.guard([&] {
-      const int64_t count = std::min(rows_at_once, rows - first);
-      float* const block = y + first * out;
-      if (wt) wt->multiply(block, Operand(x + first * in, count * in), count);
-      finish(block, b, count, out, activation);
-      if (dropout.p > 0) apply_dropout(block, block, first * out, count * out, dropout);
+      const int64_t count = std::min(rows_at_once, s.rows - first);
+      const Operand operand(x + first * s.in, count * s.in);
+      for (int64_t i = 0; i < s.layers; ++i) {
+        const int64_t begin = i * s.outputs() + first * s.out;
+        float* const block = y + begin;
+        if (!wt.empty()) wt[static_cast<size_t>(i)].multiply(block, operand, count, false);
+        finish(block, b ? b + i * s.out : nullptr, count, s.out, activation);
+        if (dropout.p > 0) apply_dropout(block, block, begin, count * s.out, dropout);
+      }
     });
   error.rethrow();
 }
@@ -67,73 +75,77 @@ struct LinearGradients {
 };
 struct LinearInputs {
   const float *dy, *x, *y;
-  int64_t out, in;
+  LinearSizes sizes;
   Activation activation;
   Dropout dropout;
+  bool add_dx;
 };
 
-// g of rows [first, first + count): dy itself where it is that, else computed into `memory`.
-const float* output_gradient(float* memory, const LinearInputs& of, int64_t first, int64_t count) {
-  const float* const dy = of.dy + first * of.out;
-  const int64_t n = count * of.out;
+// g of `count` rows, whose first number is number `begin` of dy: dy itself where it is that, else computed into
+// `memory`.
+const float* output_gradient(float* memory, const LinearInputs& of, int64_t begin, int64_t count) {
+  const float* const dy = of.dy + begin;
+  const int64_t n = count * of.sizes.out;
   if (of.activation == Activation::relu) {
     const float kept = 1 / (1 - of.dropout.p);  // y is 0 where it was dropped
     map(
-        memory, n, [kept](Lanes g, Lanes y) RUNNEL_INLINE { return y > 0 ? kept * g : Lanes{}; }, dy,
-        of.y + first * of.out);
+        memory, n, [kept](Lanes g, Lanes y) RUNNEL_INLINE { return y > 0 ? kept * g : Lanes{}; }, dy, of.y + begin);
     return memory;
   }
   if (of.dropout.p == 0) return dy;
-  apply_dropout(memory, dy, first * of.out, n, of.dropout);
+  apply_dropout(memory, dy, begin, n, of.dropout);
   return memory;
 }
 
 // The gradients of rows [begin, end), of which those of w and b are sums.
-void backward_rows(const LinearGradients& to, const LinearInputs& of, const Weights* w, int64_t begin, int64_t end) {
-  const int64_t out = of.out, in = of.in;
+void backward_rows(const LinearGradients& to, const LinearInputs& of, const std::deque<Weights>& w, int64_t begin,
+                   int64_t end) {
+  const auto [layers, rows, out, in] = of.sizes;
   const Scratch g_memory(rows_at_once * out);
-  if (to.db) clear(to.db, out);
+  if (to.db) clear(to.db, layers * out);
   for (int64_t first = begin; first < end; first += rows_at_once) {
     const int64_t count = std::min(rows_at_once, end - first);
-    const float* const g = output_gradient(g_memory.data(), of, first, count);
-    const Operand g_operand(g, count * out);
-    if (to.dx) w->multiply(to.dx + first * in, g_operand, count);
-    if (to.dw)
-      transposed_product(to.dw, g_operand, Operand(of.x + first * in, count * in), count, out, in, first > begin);
-    if (to.db)
-      for (int64_t r = 0; r < count; ++r) accumulate(to.db, g + r * out, out);
+    const Operand x_operand(of.x + first * in, to.dw ? count * in : 0);
+    for (int64_t i = 0; i < layers; ++i) {
+      const float* const g = output_gradient(g_memory.data(), of, i * of.sizes.outputs() + first * out, count);
+      const Operand g_operand(g, count * out);
+      if (to.dx) w[static_cast<size_t>(i)].multiply(to.dx + first * in, g_operand, count, of.add_dx || i > 0);
+      if (to.dw)
+        transposed_product(to.dw + i * of.sizes.weights(), g_operand, x_operand, count, out, in, first > begin);
+      if (to.db)
+        for (int64_t r = 0; r < count; ++r) accumulate(to.db + i * out, g + r * out, out);
+    }
   }
 }
 
 }  // namespace
 
 void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w,
-                          const float* y, int64_t rows, int64_t out, int64_t in, Activation activation,
-                          Dropout dropout) {
-  if (rows == 0 || out == 0 || in == 0) {  // sums of nothing; db is overwritten below if there are numbers to add
-    if (dx) clear(dx, rows * in);
-    if (dw) clear(dw, out * in);
-    if (db) clear(db, out);
+                          const float* y, LinearSizes s, Activation activation, Dropout dropout, bool add_dx) {
+  const int64_t weights = s.layers * s.weights(), biases = s.layers * s.out;
+  if (s.rows == 0 || s.out == 0 || s.in == 0) {  // sums of nothing; db is overwritten below if there are numbers to add
+    if (dx && !add_dx) clear(dx, s.rows * s.in);
+    if (dw) clear(dw, weights);
+    if (db) clear(db, biases);
     dx = dw = nullptr;
   }
-  if (rows == 0) return;
-  std::optional<Weights> packed;
-  if (dx) packed.emplace(w, out, in, false);
+  if (s.rows == 0) return;
+  std::deque<Weights> packed;
+  for (int64_t i = 0; dx && i < s.layers; ++i) packed.emplace_back(w + i * s.weights(), s.out, s.in, false);
   // The first part is summed up in dw and db themselves.
-  const RowParts parts(rows, 16, 512);
-  const int64_t size = (dw ? out * in : 0) + (db ? out : 0);
+  const RowParts parts(s.rows, 16, 512);
+  const int64_t size = (dw ? weights : 0) + (db ? biases : 0);
   const Scratch sums((parts.count - 1) * size);
-  const LinearInputs inputs{dy, x, y, out, in, activation, dropout};
+  const LinearInputs inputs{dy, x, y, s, activation, dropout, add_dx};
   const auto of_part = [&](int64_t part) -> LinearGradients {
     if (part == 0) return {dx, dw, db};
     float* const own = sums.data() + (part - 1) * size;
-    return {dx, dw ? own : nullptr, db ? own + size - out : nullptr};
+    return {dx, dw ? own : nullptr, db ? own + size - biases : nullptr};
   };
   FirstError error;
 #pragma omp parallel for schedule(static)
   for (int64_t part = 0; part < parts.count; ++part)
-    error.guard(
-        [&] { backward_rows(of_part(part), inputs, packed ? &*packed : nullptr, parts.begin(part), parts.end(part)); });
+    error.guard([&] { backward_rows(of_part(part), inputs, packed, parts.begin(part), parts.end(part)); });
   error.rethrow();
   const auto add_parts = [&](float* sum, int64_t offset, int64_t n) {
     constexpr int64_t piece = 4096;  // stays in the cache
@@ -142,35 +154,62 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
         accumulate(sum + begin, sums.data() + (part - 1) * size + offset + begin, count);
     });
   };
-  if (dw) add_parts(dw, 0, out * in);
-  if (db) add_parts(db, size - out, out);
+  if (dw) add_parts(dw, 0, weights);
+  if (db) add_parts(db, size - biases, biases);
 }
 
 #if RUNNEL_ONCE
 
-Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation activation, Dropout dropout) {
-  check(w.shape().rank() == 2, "linear: w ", w.shape(), " is not a matrix");
-  const int64_t out = w.shape()[0], in = w.shape()[1];
-  check(x.shape().rank() >= 1 && x.shape()[-1] == in, "linear: x ", x.shape(), " does not match w ", w.shape());
-  check(!b || b.shape() == Shape{out}, "linear: b ", b.shape(), " does not match w ", w.shape());
+std::vector<Tensor> linear(const Tensor& x, const std::vector<Tensor>& w, const std::vector<Tensor>& b,
+                           Activation activation, Dropout dropout) {
+  check(!w.empty() && b.size() == w.size(), "linear: ", w.size(), " w and ", b.size(), " b");
+  check(w[0].shape().rank() == 2, "linear: w ", w[0].shape(), " is not a matrix");
+  check(x.shape().rank() >= 1 && x.shape()[-1] == w[0].shape()[1], "linear: x ", x.shape(), " does not match w ",
+        w[0].shape());
+  const LinearSizes s{std::ssize(w), x.shape().without_last().size(), w[0].shape()[0], w[0].shape()[1]};
+  for (size_t i = 0; i < w.size(); ++i) {
+    check(w[i].shape() == w[0].shape(), "linear: w ", w[i].shape(), " does not match w ", w[0].shape());
+    check(b[i] ? b[i].shape() == Shape{s.out} : !b[0], "linear: b ", b[i].shape(), " does not match w ", w[i].shape());
+    device_of("linear", x, w[i], b[i]);
+  }
   check_dropout("linear", dropout);
-  device_of("linear", x, w, b);
-  const int64_t rows = x.shape().without_last().size();
-  Tensor y(x.shape().with_last(out), x.device());
-  DISPATCH(x.device(), linear_forward(y.data(), x.data(), w.data(), b.data(), rows, out, in, activation, dropout));
+  const Tensor weights = stacked(w), biases = b[0] ? stacked(b) : Tensor();
+  Tensor y(x.shape().with_last(s.out).stacked(s.layers), x.device());
+  DISPATCH(x.device(), linear_forward(y.data(), x.data(), weights.data(), biases.data(), s, activation, dropout));
 
+  const auto any_wants_grad = [](const std::vector<Tensor>& all) {
+    return std::any_of(all.begin(), all.end(), [](const Tensor& t) { return t.wants_grad(); });
+  };
+  std::vector<Tensor> inputs{x};
+  inputs.insert(inputs.end(), w.begin(), w.end());
+  inputs.insert(inputs.end(), b.begin(), b.end());
   const Tensor kept = activation == Activation::relu ? y : Tensor();
-  return record("linear", {x, w, b}, y,
-                [x, w, kept, wants_b = b.wants_grad(), rows, out, in, activation,
-                 dropout](const Tensor& dy) -> std::vector<Tensor> {
+  return record("linear", inputs, y.parts(),
+                [x, weights, kept, wants_w = any_wants_grad(w), wants_b = any_wants_grad(b), s, activation,
+                 dropout](std::vector<Tensor> dy) -> std::vector<Tensor> {
+                  for (Tensor& g : dy)
+                    if (!g) g = Tensor::full(x.shape().with_last(s.out), 0, x.device());
+                  const Tensor g = stacked(dy);
                   Tensor dx, dw, db;
-                  if (x.wants_grad()) dx = Tensor(x.shape(), x.device());
-                  if (w.wants_grad()) dw = Tensor(w.shape(), x.device());
-                  if (wants_b) db = Tensor(Shape{out}, x.device());
-                  DISPATCH(x.device(), linear_backward(dx.data(), dw.data(), db.data(), dy.data(), x.data(), w.data(),
-                                                       kept.data(), rows, out, in, activation, dropout));
-                  return {dx, dw, db};
+                  if (x.wants_grad()) dx = take_gradient(x);
+                  const bool add_dx = bool(dx);
+                  if (x.wants_grad() && !add_dx) dx = Tensor(x.shape(), x.device());
+                  if (wants_w) dw = Tensor(weights.shape(), x.device());
+                  if (wants_b) db = Tensor(Shape{s.layers, s.out}, x.device());
+                  DISPATCH(x.device(), linear_backward(dx.data(), dw.data(), db.data(), g.data(), x.data(),
+                                                       weights.data(), kept.data(), s, activation, dropout, add_dx));
+                  std::vector<Tensor> gradients{dx};
+                  for (const Tensor& stack : {dw, db}) {
+                    const std::vector<Tensor> parts =
+                        stack ? stack.parts() : std::vector<Tensor>(static_cast<size_t>(s.layers));
+                    gradients.insert(gradients.end(), parts.begin(), parts.end());
+                  }
+                  return gradients;
                 });
+}
+
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation activation, Dropout dropout) {
+  return linear(x, std::vector{w}, std::vector{b}, activation, dropout)[0];
 }
 
 #endif

@@ -33,6 +33,11 @@ Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a = false, bool t
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation activation = Activation::none,
               Dropout dropout = {});  // [...,in] [out,in] [out] -> [...,out]
 
+// The same with several w and b: the results of layers with one input. Where w and b are parts of one tensor each
+// (Tensor::parts), they are one matrix product on CUDA.
+std::vector<Tensor> linear(const Tensor& x, const std::vector<Tensor>& w, const std::vector<Tensor>& b,
+                           Activation activation = Activation::none, Dropout dropout = {});
+
 // The w [out,in] and b [out] of `linear` in the order in which few rows are multiplied fastest: for sampling, where the
 // same weights are needed at every position. A copy, in the precision() of now; has no gradient.
 class PackedLinear {

@@ -2,6 +2,12 @@
 // a build with the stand-in, on that; otherwise only what it says when there is none.
 #include <filesystem>
 
+#if RUNNEL_CUDA_IS_EMULATED
+#include <cuda_runtime.h>
+#endif
+
+#include "engine/replay.h"
+#include "models/decoder.h"
 #include "models/generation.h"
 #include "models/optimizer.h"
 #include "ops/kernels.h"
@@ -37,6 +43,70 @@ TEST_CASE("--device cuda where there is none says so") {
   CHECK(result.status == 1);
   CHECK(result.err.find("--device cuda: ") != std::string::npos);
   CHECK(!fs::exists(box.folder / "run"));
+}
+
+TEST_CASE("--device: what is none, a GPU that is not there, one that is busy or not supported") {
+  const Sandbox box;
+  for (const std::string device : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1.5", "cuda:N", "cuda:00000"}) {
+    const Result result = box.run("copy train --out run --device " + device);
+    CHECK(result.status == 2);
+    CHECK(result.err.find("--device: " + device + " is not one of auto, cpu, cuda, cuda:N") != std::string::npos);
+  }
+  if (!has_cuda()) return;
+  succeed(box, copy_train + "--device cuda:0 --out numbered");
+  const auto check_refused = [&](const std::string& device, const std::string& fault, const std::string& message) {
+    setenv("SIMT_FAULT", fault.c_str(), 1);
+    const Result result = box.run("copy train --out run --device " + device);
+    unsetenv("SIMT_FAULT");
+    CHECK(result.status == 1);
+    CHECK_MESSAGE(result.err.find("--device " + device + ": ") != std::string::npos, result.err);
+    CHECK_MESSAGE(result.err.find(message) != std::string::npos, result.err);
+    CHECK(result.err.find("; compute on the CPU with --device cpu") != std::string::npos);
+    CHECK(!fs::exists(box.folder / "run"));
+  };
+  check_refused("cuda:1000", "", "there is no CUDA device 1000");
+  if (!cuda_is_emulated()) return;
+  check_refused("cuda", "busy", "busy or unavailable");
+  check_refused("cuda", "unsupported", "has compute capability 12.0, for which this build has no kernels");
+}
+
+TEST_CASE("a GPU that is lost during a run: its checkpoint is good, and the run goes on on the CPU") {
+  if (!cuda_is_emulated()) return;
+  const Sandbox box;
+  setenv("SIMT_FAULT", "lost:600", 1);
+  const Result result = box.run(copy_train + "--save-every 2 --device cuda --out run");
+  unsetenv("SIMT_FAULT");
+  CHECK(result.status == 1);
+  CHECK_MESSAGE(result.err.find("unspecified launch failure; this process has lost the GPU") != std::string::npos,
+                result.err);
+  REQUIRE(fs::exists(box.folder / "run" / "last.safetensors"));
+  succeed(box, "copy train --resume --out run --device cpu");
+  CHECK(losses(box.folder / "run").size() == 6);
+}
+
+TEST_CASE("memory of a replayed graph is free again after it") {
+  if (!has_cuda()) return;
+  synchronize(Device::cuda);
+  const int64_t before = free_memory(Device::cuda);
+  {
+    Replay replay(Device::cuda, [] { Tensor::full(Shape{1 << 20}, 1, Device::cuda); });
+    for (int i = 0; i < 3; ++i) replay.run();
+    synchronize(Device::cuda);
+  }
+  CHECK(free_memory(Device::cuda) >= before);
+}
+
+TEST_CASE("Tensor::full on CUDA, also in a graph") {
+  if (!has_cuda()) return;
+  CHECK(Tensor::full(Shape{0}, 1, Device::cuda).to_vector().empty());
+  CHECK(Tensor::full(Shape{5}, -2, Device::cuda).to_vector() == std::vector<float>(5, -2));
+  Tensor sum = Tensor::full(Shape{1}, 0, Device::cuda);
+  Replay replay(Device::cuda, [&] {
+    const Tensor next = add(sum, Tensor::full(Shape{1}, 3, Device::cuda));
+    copy(sum.data(), Device::cuda, next.data(), Device::cuda, sizeof(float));
+  });
+  for (int i = 0; i < 4; ++i) replay.run();
+  CHECK(sum.item() == 12);
 }
 
 TEST_CASE("copy train on CUDA: the losses of the CPU, and the same bytes twice") {

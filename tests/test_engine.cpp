@@ -92,6 +92,33 @@ TEST_CASE("Tensor: values, identity, storage") {
   CHECK(Indices(Shape{3}, {5, -1, 7}).to_vector() == std::vector<int32_t>{5, -1, 7});
 }
 
+TEST_CASE("Tensor: parts share the storage of the whole, and stacked finds it again or copies") {
+  const Tensor whole(Shape{3, 2}, {1, 2, 3, 4, 5, 6});
+  const std::vector<Tensor> parts = whole.parts();
+  REQUIRE(parts.size() == 3);
+  CHECK(parts[1].shape() == Shape{2});
+  CHECK(parts[1].to_vector() == std::vector<float>{3, 4});
+  CHECK(parts[1].data() == whole.data() + 2);
+  CHECK(parts[1].id() != parts[2].id());
+  CHECK(parts[1].id() != whole.id());
+  CHECK(clone(parts[2]).to_vector() == std::vector<float>{5, 6});
+
+  CHECK(stacked(parts).data() == whole.data());
+  CHECK(stacked(parts).shape() == whole.shape());
+  CHECK(stacked({parts[1], parts[2]}).data() == whole.data() + 2);
+  const std::vector<std::vector<Tensor>> copied{
+      {parts[1], parts[0]}, {parts[0], parts[2]}, {parts[0], clone(parts[1])}};
+  for (const std::vector<Tensor>& some : copied) {
+    const Tensor copy = stacked(some);
+    CHECK(copy.data() != some[0].data());
+    CHECK(copy.parts()[0].to_vector() == some[0].to_vector());
+    CHECK(copy.parts()[1].to_vector() == some[1].to_vector());
+  }
+  CHECK(stacked({parts[0].viewed_as(Shape{1, 2}), parts[1].viewed_as(Shape{1, 2})}).shape() == Shape{2, 1, 2});
+  check_fails([&] { stacked({parts[0], whole}); }, "stacked: the shapes [2] and [3,2] differ");
+  check_fails([] { Tensor(Shape{}).parts(); }, "a tensor [] has no axis 0");
+}
+
 TEST_CASE("Tensor: what it refuses") {
   const Tensor x(Shape{2, 2});
   check_fails([&] { x.item(); }, "item: a tensor [2,2] is not one number");
@@ -261,6 +288,34 @@ TEST_CASE("tape: x + x, and a tensor used by several ops") {
     const Tensor z = add(scale(y, 3), add(y, x));  // 9x
     CHECK(tape.backward(sum(add(z, y))).of(x).to_vector() == std::vector<float>{11, 11});
   }
+}
+
+TEST_CASE("take_gradient: a rule adds in place to what others returned, unless another tensor shares it") {
+  const Tensor x = Tensor(Shape{2}, {1, 2}).set_wants_grad();
+  const float* added_to = nullptr;
+  const auto twice = [&](const Tensor& in) {  // 2 x
+    return record("twice", {in}, scale(in, 2), [&added_to, in](const Tensor& dy) -> std::vector<Tensor> {
+      Tensor so_far = take_gradient(in);
+      added_to = so_far.data();
+      Tensor dx = so_far ? so_far : Tensor::full(in.shape(), 0);
+      for (int64_t i = 0; i < dx.size(); ++i) dx.data()[i] += 2 * dy.data()[i];
+      return {dx};
+    });
+  };
+  {
+    Tape tape;
+    const Tensor first = twice(x), second = scale(x, 3);  // whose rule comes first
+    const Gradients gradients = tape.backward(sum(add(first, second)));
+    CHECK(gradients.of(x).to_vector() == std::vector<float>{5, 5});
+    CHECK(gradients.of(x).data() == added_to);
+  }
+  {
+    Tape tape;
+    const Tensor first = twice(x);
+    CHECK(tape.backward(sum(add(first, x))).of(x).to_vector() == std::vector<float>{3, 3});  // dL/dx is dL/dfirst
+    CHECK(added_to == nullptr);
+  }
+  CHECK(!take_gradient(x));  // outside of a backward pass
 }
 
 TEST_CASE("tape: gradients of several losses are added up") {

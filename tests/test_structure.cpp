@@ -29,7 +29,7 @@ struct Rule {
 const std::map<std::string, Rule> rules = {
     {"engine", {{"engine"}, {"immintrin.h"}}},
     {"ops", {{"engine", "ops"}, {"dnnl.hpp", "immintrin.h", "arm_neon.h"}}},
-    {"cuda", {{"cuda"}, {"cuda_runtime.h", "cublas_v2.h"}}},
+    {"cuda", {{"cuda"}, {"cuda_runtime.h", "cublasLt.h"}}},
     {"models", {{"engine", "ops", "models"}, {"nlohmann/json.hpp", "nlohmann/json_fwd.hpp", "zlib.h"}}},
     {"datasets", {{"engine", "datasets"}, {"stb/stb_image.h", "zlib.h"}}},
     {"apps",

@@ -20,8 +20,8 @@ Settings RuntimeOptions::list() {
     precisions.push_back("int8");
     rounding += "; int8: the weights as 8-bit integers, on the CPU";
   }
-  return {{"device", &device, one_of({"auto", "cpu", "cuda"}), "device to compute on; auto: a GPU if there is one",
-           Since::first, true},
+  return {{"device", &device, one_of({"auto", "cpu", "cuda", "cuda:N"}),
+           "device to compute on; auto: a GPU if there is one; cuda:1: the second GPU", Since::first, true},
           {"precision", &precision, one_of(precisions), rounding},
           {"threads", &threads, in_range(0, 1024), "CPU threads; 0: all cores", Since::first, true},
           {"seed", &seed, in_range(0), "random seed"}};
@@ -29,10 +29,11 @@ Settings RuntimeOptions::list() {
 
 void RuntimeOptions::prepare() {
   set_quiet(quiet);
+  if (device.starts_with("cuda:")) choose_cuda_device(std::stoi(device.substr(5)));
   const std::string problem = device == "cpu" ? "" : why_unavailable(Device::cuda);
   if (device == "auto") device = problem.empty() && !cuda_is_emulated() ? "cuda" : "cpu";
-  check(device == "cpu" || problem.empty(), "--device cuda: ", problem);
-  const bool cuda = device == "cuda";
+  check(device == "cpu" || problem.empty(), "--device ", device, ": ", problem);
+  const bool cuda = where() == Device::cuda;
   if (cuda && cuda_is_emulated())
     fmt::print(stderr,
                "this build has no GPU support: an emulator runs the CUDA kernels on the CPU, many times slower\n");

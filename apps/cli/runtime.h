@@ -27,7 +27,7 @@ struct RuntimeOptions {
   // Sets threads, device, precision and --quiet. Throws UsageError or Error if there is no such device or it cannot do
   // that.
   void prepare();
-  Device where() const { return device == "cuda" ? Device::cuda : Device::cpu; }
+  Device where() const { return device.starts_with("cuda") ? Device::cuda : Device::cpu; }
 };
 
 // Throws UsageError unless --model names something that may be a checkpoint.

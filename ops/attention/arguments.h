@@ -1,5 +1,8 @@
 // The checks of arguments that all attention ops share.
 #pragma once
+#include <algorithm>
+#include <vector>
+
 #include "engine/check.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
@@ -34,6 +37,18 @@ inline AttentionSizes check_attention(const char* op, const Tensor& q, const Ten
 inline AttentionSizes check_attention_step(const char* op, const Tensor& q, const Tensor& k, const Tensor& v) {
   check(q.shape().rank() == 4 && q.shape()[1] == 1, op, ": q ", q.shape(), " is not [B,1,H,E]");
   return check_attention(op, q, k, v, {});
+}
+
+// Tensors for the gradients of q, k and v. Where these have one shape, the gradients are parts of one tensor, as a
+// linear layer before them wants them.
+inline std::vector<Tensor> like(const std::vector<Tensor>& inputs) {
+  const Shape& shape = inputs[0].shape();
+  const auto has_it = [&](const Tensor& x) { return x.shape() == shape; };
+  if (std::all_of(inputs.begin(), inputs.end(), has_it))
+    return Tensor(shape.stacked(std::ssize(inputs)), inputs[0].device()).parts();
+  std::vector<Tensor> gradients;
+  for (const Tensor& x : inputs) gradients.emplace_back(x.shape(), x.device());
+  return gradients;
 }
 
 }  // namespace runnel

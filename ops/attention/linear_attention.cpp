@@ -53,15 +53,15 @@ Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
   else
     DISPATCH(q.device(), full_linear_attention_forward(y.data(), q.data(), k.data(), v.data(), lengths.data(), s, map));
   return record("linear_attention", {q, k, v}, y, [=](const Tensor& dy) -> std::vector<Tensor> {
-    Tensor dq(q.shape(), q.device()), dk(k.shape(), k.device()), dv(v.shape(), v.device());
+    std::vector<Tensor> d = like({q, k, v});
     if (s.causal)
-      DISPATCH(q.device(), causal_linear_attention_backward(dq.data(), dk.data(), dv.data(), nullptr, nullptr,
+      DISPATCH(q.device(), causal_linear_attention_backward(d[0].data(), d[1].data(), d[2].data(), nullptr, nullptr,
                                                             dy.data(), nullptr, nullptr, y.data(), q.data(), k.data(),
                                                             v.data(), nullptr, nullptr, lengths.data(), s, map));
     else
-      DISPATCH(q.device(), full_linear_attention_backward(dq.data(), dk.data(), dv.data(), dy.data(), y.data(),
+      DISPATCH(q.device(), full_linear_attention_backward(d[0].data(), d[1].data(), d[2].data(), dy.data(), y.data(),
                                                           q.data(), k.data(), v.data(), lengths.data(), s, map));
-    return {dq, dk, dv};
+    return d;
   });
 }
 

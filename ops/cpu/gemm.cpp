@@ -157,16 +157,15 @@ PackedMatrix::PackedMatrix(const float* b, int64_t k, int64_t n, bool transposed
 PackedMatrix::~PackedMatrix() = default;
 PackedMatrix::PackedMatrix(PackedMatrix&&) noexcept = default;
 
-void PackedMatrix::multiply(float* c, const Operand& a, int64_t m) const {
+void PackedMatrix::multiply(float* c, const Operand& a, int64_t m, bool add) const {
   const auto& [k, n, desc, storage] = *layout_;
-  static thread_local std::map<std::tuple<Precision, int64_t, int64_t, int64_t>, Product> products;
-  const auto key = std::make_tuple(precision(), m, n, k);
+  static thread_local std::map<std::tuple<Precision, int64_t, int64_t, int64_t, bool>, Product> products;
+  const auto key = std::make_tuple(precision(), m, n, k, add);
   auto product = products.find(key);
   if (product == products.end())
     product =
         products
-            .emplace(key,
-                     Product(plan(matrix(m, k, operand_type()), desc, matrix(m, n, memory::data_type::f32), false)))
+            .emplace(key, Product(plan(matrix(m, k, operand_type()), desc, matrix(m, n, memory::data_type::f32), add)))
             .first;
   product->second.run(c, a.data(), storage.data());
 }

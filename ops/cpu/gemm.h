@@ -32,8 +32,8 @@ class PackedMatrix {
   ~PackedMatrix();
   PackedMatrix(PackedMatrix&&) noexcept;
 
-  // c[m,n] = a[m,k] this
-  void multiply(float* c, const Operand& a, int64_t m) const;
+  // c[m,n] = a[m,k] this; or, if told to add, c +=
+  void multiply(float* c, const Operand& a, int64_t m, bool add) const;
 
  private:
   struct Layout;

@@ -305,19 +305,24 @@ PackedLinear::PackedLinear(const Tensor& w, const Tensor& b) : w_(w), b_(b) {
 }
 
 std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers, Activation activation) {
-  std::vector<Tensor> y;
+  std::vector<Tensor> y, plain_w, plain_b;
   std::vector<PackedLayer> packed;
   for (const PackedLinear& layer : layers) {
     const Shape& w = layer.w_.shape();
     device_of("linear", x, layer.w_);
     check(x.shape().rank() >= 1 && x.shape()[-1] == w[1], "linear: x ", x.shape(), " does not match w ", w);
     if (!layer.panels_) {
-      y.push_back(linear(x, layer.w_, layer.b_, activation));
+      plain_w.push_back(layer.w_);
+      plain_b.push_back(layer.b_);
       continue;
     }
     y.emplace_back(x.shape().with_last(w[0]));
     packed.push_back({y.back().data(), layer.panels_.data(), layer.b_.data(), w[0]});
   }
+  const auto is_like_the_first = [&](const Tensor& w) { return w.shape() == plain_w[0].shape(); };
+  if (!plain_w.empty() && std::all_of(plain_w.begin(), plain_w.end(), is_like_the_first))
+    return linear(x, plain_w, plain_b, activation);
+  for (size_t i = 0; i < plain_w.size(); ++i) y.push_back(linear(x, plain_w[i], plain_b[i], activation));
   if (packed.empty() || x.size() == 0) return y;
   const int64_t in = x.shape()[-1];
   CPU_DISPATCH(

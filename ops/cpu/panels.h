@@ -85,15 +85,17 @@ class PanelMatrix {
                  [=](int64_t j) { pack_panel(to + j * k * panel_columns, b, k, n, transposed, j); });
   }
 
-  // c[m,n] = a[m,k] this. a is read `panel_depth` numbers of some rows at a time, which stay in the second-level cache.
-  void multiply(float* c, PanelOperand a, int64_t m) const {
+  // c[m,n] = a[m,k] this; or, if told to add, c +=. a is read `panel_depth` numbers of some rows at a time, which stay
+  // in the second-level cache.
+  void multiply(float* c, PanelOperand a, int64_t m, bool add) const {
     for (int64_t t = 0; t < k_; t += panel_depth)
       for (int64_t j = 0; j < panels(n_); ++j) {
         const int64_t column = j * panel_columns;
         const float* const panel = memory_.data() + column * k_ + t * panel_columns;
         for (int64_t r = 0; r < m; r += most_block_rows)
           panel_product(c + r * n_ + column, n_, a.rows + r * k_ + t, k_, 1, panel, std::min(panel_depth, k_ - t),
-                        std::min<int64_t>(most_block_rows, m - r), n_ - column, t == 0 ? Store::set : Store::add);
+                        std::min<int64_t>(most_block_rows, m - r), n_ - column,
+                        t == 0 && !add ? Store::set : Store::add);
       }
   }
 

@@ -1,7 +1,7 @@
 // Small kernels, each with one bug, at the line that says so; and controls, which have none.
 #include "tests/simt/plants.h"
 
-#include <cublas_v2.h>
+#include <cublasLt.h>
 
 #include <thread>
 
@@ -243,40 +243,59 @@ __global__ void mma_unrounded_kernel(const float* x, float* out) {
 
 // --- cuBLAS ---
 
-// out[0] = 1e8 + 1 - 1e8 + 1, which is 1 if added in this order.
-void sum_of_four(cublasHandle_t handle, const Buffers& buffers, float* result) {
+struct Workspace {
+  void* begin = nullptr;
+  size_t bytes = 0;
+};
+
+// d = op(a) b for column-major matrices [m,k] or its transpose, and [k,n].
+void multiply(float* d, const float* a, const float* b, uint64_t m, uint64_t n, uint64_t k, cublasOperation_t op_a,
+              cublasComputeType_t compute = CUBLAS_COMPUTE_32F, Workspace workspace = {}, uint64_t promised = 0) {
+  const bool swap = op_a == CUBLAS_OP_T;
+  const float one = 1, none = 0;
+  cublasLtHandle_t handle;
+  cublasLtMatmulDesc_t product;
+  cublasLtMatrixLayout_t left, right, result;
+  cublasLtMatmulPreference_t wish;
+  cublasLtMatmulHeuristicResult_t best;
+  int found = 0;
+  cublasLtCreate(&handle);
+  cublasLtMatmulDescCreate(&product, compute, CUDA_R_32F);
+  cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a);
+  cublasLtMatrixLayoutCreate(&left, CUDA_R_32F, swap ? k : m, swap ? m : k, static_cast<int64_t>(swap ? k : m));
+  cublasLtMatrixLayoutCreate(&right, CUDA_R_32F, k, n, static_cast<int64_t>(k));
+  cublasLtMatrixLayoutCreate(&result, CUDA_R_32F, m, n, static_cast<int64_t>(m));
+  cublasLtMatmulPreferenceCreate(&wish);
+  cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &promised, sizeof promised);
+  const uint32_t bytes = 32;  // where operands of the plants start
+  for (const auto operand : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    cublasLtMatmulPreferenceSetAttribute(wish, operand, &bytes, sizeof bytes);
+  cublasLtMatmulAlgoGetHeuristic(handle, product, left, right, result, result, wish, 1, &best, &found);
+  cublasLtMatmul(handle, product, &one, a, left, b, right, &none, d, result, d, result, &best.algo, workspace.begin,
+                 workspace.bytes, stream());
+}
+
+// result[0] = 1e8 + 1 - 1e8 + 1, which is 1 if added in this order.
+void sum_of_four(const Buffers& buffers, float* result, Workspace workspace = {}, uint64_t promised = 0) {
   static const float terms[] = {1e8f, 1, -1e8f, 1}, ones[] = {1, 1, 1, 1};
   for (const float* values : {terms, ones})
     check_cuda(
-        cudaMemcpyAsync(buffers.x + (values == ones ? 4 : 0), values, sizeof terms, cudaMemcpyHostToDevice, stream()),
+        cudaMemcpyAsync(buffers.x + (values == ones ? 8 : 0), values, sizeof terms, cudaMemcpyHostToDevice, stream()),
         "cudaMemcpyAsync");
-  const float one = 1, none = 0;
-  cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 4, &one, buffers.x, 1, buffers.x + 4, 4, &none, result, 1);
-}
-cublasHandle_t cublas_on_stream() {
-  static cublasHandle_t handle;  // for as long as the process, which runs one plant
-  cublasCreate(&handle);
-  cublasSetStream(handle, stream());
-  return handle;
+  multiply(result, buffers.x, buffers.x + 8, 1, 1, 4, CUBLAS_OP_N, CUBLAS_COMPUTE_32F, workspace, promised);
 }
 
-void run_order_of_k(const Buffers& buffers) { sum_of_four(cublas_on_stream(), buffers, buffers.out); }
+void run_order_of_k(const Buffers& buffers) { sum_of_four(buffers, buffers.out); }
 
 void run_workspace_in_use(const Buffers& buffers) {
-  const cublasHandle_t handle = cublas_on_stream();
-  cublasSetWorkspace(handle, buffers.out, Buffers::size * sizeof(float));
-  sum_of_four(handle, buffers, buffers.x + 8);
+  const size_t bytes = Buffers::size * sizeof(float);
+  sum_of_four(buffers, buffers.x + 16, {buffers.out, bytes}, bytes);
 }
 
-void run_captured_without_workspace(const Buffers& buffers) {
-  const cublasHandle_t handle = cublas_on_stream();
-  void* workspace = nullptr;
-  check_cuda(cudaMalloc(&workspace, 1024), "cudaMalloc");
-  cublasSetWorkspace(handle, workspace, 1024);
-  cublasSetStream(handle, stream());
-  check_cuda(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "begin");
-  sum_of_four(handle, buffers, buffers.out);
-}
+void run_small_workspace(const Buffers& buffers) { sum_of_four(buffers, buffers.out, {buffers.x + 16, 64}, 128); }
+
+void run_misaligned_operand(const Buffers& buffers) { sum_of_four(buffers, buffers.out + 1); }
 
 // --- controls ---
 
@@ -348,7 +367,7 @@ void run_freed_in_graph(const Buffers& buffers) {
   check_cuda(cudaGraphLaunch(exec, stream()), "launch");
 }
 
-// out[8,16] = p x, where p exchanges rows i and i + 4, read through both of cuBLAS' transpositions.
+// out[8,16] = p p^T x = x, where p exchanges rows i and i + 4, read as it is and transposed.
 void run_cublas(const Buffers& buffers) {
   float p[64] = {}, *device_p = nullptr, *transposed = nullptr;
   for (int i = 0; i < 8; ++i) p[i * 8 + (i + 4) % 8] = 1;
@@ -356,18 +375,12 @@ void run_cublas(const Buffers& buffers) {
   check_cuda(cudaMalloc(reinterpret_cast<void**>(&device_p), bytes), "cudaMalloc");
   check_cuda(cudaMalloc(reinterpret_cast<void**>(&transposed), Buffers::size * sizeof(float)), "cudaMalloc");
   check_cuda(cudaMemcpyAsync(device_p, p, bytes, cudaMemcpyHostToDevice, stream()), "cudaMemcpyAsync");
-  cublasHandle_t handle;
-  cublasCreate(&handle);
-  cublasSetStream(handle, stream());
-  const float one = 1, none = 0;
-  // transposed[16,8] = (p x)^T, then out = transposed^T, times the identity p p.
-  cublasSgemm(handle, CUBLAS_OP_T, CUBLAS_OP_T, 8, 16, 8, &one, device_p, 8, buffers.x, 16, &none, transposed, 8);
+  // p^T x, then p p^T x, which is x again.
+  multiply(transposed, device_p, buffers.x, 8, 16, 8, CUBLAS_OP_T);
   for (const cublasComputeType_t compute :
        {CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_32F_FAST_16BF})
-    cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, 16, 8, 8, &one, transposed, CUDA_R_32F, 8, device_p, CUDA_R_32F, 8,
-                 &none, buffers.out, CUDA_R_32F, 16, compute, CUBLAS_GEMM_DEFAULT);
+    multiply(buffers.out, device_p, transposed, 8, 16, 8, CUBLAS_OP_N, compute);
   check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
-  cublasDestroy(handle);
   check_cuda(cudaFree(device_p), "cudaFree");
   check_cuda(cudaFree(transposed), "cudaFree");
 }
@@ -442,7 +455,8 @@ const std::vector<Plant> plants = {
     {"mma_unrounded", [](const Buffers& b) { launch("", mma_unrounded_kernel, block(32), b.x, b.out); }, zero},
     {"order_of_k", run_order_of_k, [](int i) { return i == 0 ? 1.0f : 0; }},
     {"workspace_in_use", run_workspace_in_use, zero},
-    {"captured_without_workspace", run_captured_without_workspace, zero},
+    {"small_workspace", run_small_workspace, zero},
+    {"misaligned_operand", run_misaligned_operand, zero},
     {"control_sums", [](const Buffers& b) { launch("", sums_kernel, block(128, floats(32)), b.x, b.out); }, three_sums},
     {"control_mma", [](const Buffers& b) { launch("", mma_kernel, block(32, floats(128)), b.x, b.out); }, twice_if_odd},
     {"control_graph", run_graph, four_times},

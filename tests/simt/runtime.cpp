@@ -69,11 +69,23 @@ auto& device_memory = *new std::map<const char*, Block>;  // by address
 auto& null_stream = *new CUstream_st;
 auto& streams = *new std::set<CUstream_st*>{&null_stream};
 size_t device_bytes = 0;
-size_t pool_bytes = 0;  // the most that was ever in use since the pool was trimmed: it gives nothing back by itself
+size_t graph_bytes = 0;  // of graphs that are gone: kept for other graphs until cudaDeviceGraphMemTrim
+size_t pool_bytes = 0;   // the most that was ever in use since the pool was trimmed: it gives nothing back by itself
 bool device_at_work = false;                   // otherwise device memory is poisoned for AddressSanitizer
 std::map<const void*, size_t> dynamic_shared;  // by kernel: what cudaFuncSetAttribute allows
 CUmemPoolHandle_st default_pool;
 cudaError_t last_error = cudaSuccess;
+
+// SIMT_FAULT: "unsupported" has no kernels for the device, "busy" is in use by another process, "lost:N" fails for good
+// with the N-th launch.
+std::string fault() {
+  const char* const text = std::getenv("SIMT_FAULT");
+  return text ? text : "";
+}
+bool is_lost() {
+  static const size_t last = fault().starts_with("lost:") ? std::stoull(fault().substr(5)) : SIZE_MAX;
+  return simt::launches() >= last;
+}
 
 void check_thread() {
   static const std::thread::id first = std::this_thread::get_id();
@@ -82,6 +94,7 @@ void check_thread() {
 
 cudaError_t result(cudaError_t error) {
   check_thread();
+  if (is_lost()) return cudaErrorLaunchFailure;
   if (error != cudaSuccess) last_error = error;
   return error;
 }
@@ -219,6 +232,7 @@ void release(void* memory) {
 void release_by_graph(void* memory) {
   Block& block = device_memory.at(static_cast<char*>(memory));
   block.of_graph = false;
+  graph_bytes += block.bytes;
   if (!block.usable) release(memory);
 }
 
@@ -243,6 +257,10 @@ constexpr ErrorWords errors[] = {
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
     {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorDevicesUnavailable, "cudaErrorDevicesUnavailable", "CUDA-capable device(s) is/are busy or unavailable"},
+    {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
+     "no kernel image is available for execution on the device"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {cudaErrorIllegalState, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
@@ -279,6 +297,11 @@ std::set<std::string>& launched() {
   return names;
 }
 
+size_t& launches() {
+  static size_t count = 0;
+  return count;
+}
+
 cudaError_t enqueue(cudaStream_t stream, Work work) {
   check_thread();
   CUstream_st* s = at(stream);
@@ -309,6 +332,8 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
   if (config.dynamicSmemBytes > (allowed == dynamic_shared.end() ? 48 * 1024 : allowed->second))
     return result(cudaErrorInvalidValue);
   require_device_memory(call.pointers, "a kernel's arguments");
+  ++launches();
+  if (is_lost()) return result(cudaErrorLaunchFailure);
   const Grid grid{blocks, threads, config.dynamicSmemBytes, kernel};
   return enqueue(config.stream, [grid, call = std::move(call)] {
     require_device_memory(call.pointers, "a kernel's arguments, now that it runs,");
@@ -343,6 +368,7 @@ cudaError_t cudaGetDevice(int* device) {
 }
 
 cudaError_t cudaSetDevice(int device) {
+  if (fault() == "busy") return result(cudaErrorDevicesUnavailable);
   return result(no_device() ? cudaErrorNoDevice : device != 0 ? cudaErrorInvalidDevice : cudaSuccess);
 }
 
@@ -412,6 +438,7 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
 }
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  if (fault() == "unsupported") return result(cudaErrorNoKernelImageForDevice);
   *attributes = {};
   attributes->maxThreadsPerBlock = 1024;
   const auto allowed = dynamic_shared.find(kernel);
@@ -424,7 +451,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ke
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
   *total = total_memory();
-  *free_bytes = *total - std::min(pool_bytes, *total);
+  *free_bytes = *total - std::min(pool_bytes + graph_bytes, *total);
   return result(cudaSuccess);
 }
 
@@ -504,6 +531,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
       (to_device != (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) ||
        from_device != (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice)))
     return result(cudaErrorInvalidValue);
+  ++simt::launches();
   if (from_device || at(stream)->capture) return enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   const char* begin = static_cast<const char*>(from);
   return enqueue(stream, [to, staged = std::vector<char>(begin, begin + bytes)] {
@@ -514,6 +542,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return result(cudaSuccess);
   if (!on_device(memory, bytes)) return result(cudaErrorInvalidValue);
+  ++simt::launches();
   return enqueue(stream, [=] { std::memset(memory, value, bytes); });
 }
 
@@ -618,6 +647,11 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t gra
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   return enqueue(stream, [captured = exec->captured, frees = exec->frees_on_launch] { run_graph(*captured, frees); });
+}
+
+cudaError_t cudaDeviceGraphMemTrim(int) {
+  graph_bytes = 0;
+  return result(cudaSuccess);
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

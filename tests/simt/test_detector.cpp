@@ -216,9 +216,13 @@ TEST_CASE("detector: a matrix product assumed to add in one order") {
   check_result("order_of_k", "wrong", "SIMT_SEED=1");
 }
 
-TEST_CASE("detector: cuBLAS' workspace in use, or missing in a capture") {
+TEST_CASE("detector: cuBLAS' workspace in use, or smaller than an algorithm needs") {
   check_result("workspace_in_use", "nan");
-  check_reported("captured_without_workspace", "cuBLAS has no workspace");
+  check_reported("small_workspace", "64 bytes of workspace, but its algorithm was chosen for 128");
+}
+
+TEST_CASE("detector: a matrix that starts elsewhere than its algorithm expects") {
+  check_reported("misaligned_operand", "operand 2 of a matrix product does not start at a multiple of 32 bytes");
 }
 
 // --- asynchronous copies ---

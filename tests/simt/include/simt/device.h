@@ -95,6 +95,7 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
 // The names passed to launch() so far, and "matmul" for cuBLAS: a test compares them with the device contract. When the
 // process ends, they are appended to the file $SIMT_LAUNCHED, one on a line.
 std::set<std::string>& launched();
+size_t& launches();  // kernels, matrix products, copies and fills that were put on a stream or into a graph
 
 // NVIDIA's template erases the types of the arguments; this one keeps them.
 template <class... Parameters, class... Arguments>
