@@ -5,10 +5,11 @@
 //
 // <.> being the mean over the row, the other sums running over rows.
 //
-// A team of threads shares a row: a warp, so that its sums need no barrier, or a block for long rows. Whoever needs s
-// again computes it again: the row then comes from the cache, and drawing a mask is cheaper than keeping one. dgamma
-// and dbeta are summed in two steps: each block over the rows that it has anyway, then a second kernel over the blocks,
-// of which there are as many as the machine can use and not as many as there are rows.
+// A team of threads shares a row: a warp, so that its sums need no barrier, or a block for long rows. The first pieces
+// of a row that a thread owns, for the models' rows all of them, stay in its registers from the sums to the result;
+// what lies beyond is computed again. dgamma and dbeta are summed in two steps: each block over the rows that it has
+// anyway, then a second kernel over the blocks, of which there are as many as the machine can use and not as many as
+// there are rows.
 #include "cuda/launch.h"
 #include "cuda/piece.h"
 #include "cuda/temporary.h"
@@ -35,6 +36,39 @@ struct Residual {
   }
 };
 
+// What a thread owns of a row of d: pieces `begin`, `begin + step` ..., of which T of the first `kept` are in
+// registers.
+template <class T>
+class OwnPieces {
+ public:
+  __device__ OwnPieces(int64_t begin, int64_t step, int64_t d) : begin_(begin), step_(step), d_(d) {}
+
+  // find(T& kept, j) for the piece at each column j.
+  template <class Find>
+  __device__ void find(Find find) {
+#pragma unroll
+    for (int n = 0; n < kept; ++n)
+      if (begin_ + n * step_ < d_) find(pieces_[n], begin_ + n * step_);
+  }
+  // use(const T&, j) for all; find computes those again that are not kept.
+  template <class Find, class Use>
+  __device__ void each(Find find, Use use) const {
+#pragma unroll
+    for (int n = 0; n < kept; ++n)
+      if (begin_ + n * step_ < d_) use(pieces_[n], begin_ + n * step_);
+    for (int64_t j = begin_ + kept * step_; j < d_; j += step_) {
+      T piece;
+      find(piece, j);
+      use(piece, j);
+    }
+  }
+
+ private:
+  static constexpr int kept = 4;
+  int64_t begin_, step_, d_;
+  T pieces_[kept];
+};
+
 __device__ float team_sum(float value, int team, float* scratch) {
   return team == 32 ? warp_sum(value) : block_sum(value, scratch);
 }
@@ -55,28 +89,33 @@ __global__ void __launch_bounds__(threads)
   for (int64_t r = static_cast<int64_t>(blockIdx.x) * teams + thread / team; r < rows;
        r += static_cast<int64_t>(gridDim.x) * teams) {
     float sum = 0, squares = 0;
-    for (int64_t j = begin; j < d; j += step) {
-      const Piece<width> s = residual(r * d + j);
+    const auto find = [&](Piece<width>& s, int64_t j) { s = residual(r * d + j); };
+    OwnPieces<Piece<width>> own(begin, step, d);
+    own.find(find);
+    own.each(find, [&](const Piece<width>& s, int64_t) {
       for (int n = 0; n < width; ++n) sum += s.at[n];
-    }
+    });
     const float center = team_sum(sum, team, scratch) / static_cast<float>(d);
-    for (int64_t j = begin; j < d; j += step) {
-      const Piece<width> s = residual(r * d + j);
+    own.each(find, [&](const Piece<width>& s, int64_t) {
       for (int n = 0; n < width; ++n) squares += (s.at[n] - center) * (s.at[n] - center);
-    }
+    });
     const float scale = 1 / sqrtf(team_sum(squares, team, scratch) / static_cast<float>(d) + eps);
-    for (int64_t j = begin; j < d; j += step) {
-      Piece<width> s = residual(r * d + j);
+    own.each(find, [&](Piece<width> s, int64_t j) {
       const Piece<width> g = load<width>(gamma + j), b = load<width>(beta + j);
       for (int n = 0; n < width; ++n) s.at[n] = (s.at[n] - center) * scale * g.at[n] + b.at[n];
       store(y + r * d + j, s);
-    }
+    });
     if (thread % team == 0) {
       mean[r] = center;
       rstd[r] = scale;
     }
   }
 }
+
+template <int width>
+struct Normalised {
+  Piece<width> z, g;  // (s - mean) rstd, dy gamma
+};
 
 // Launch: as above, with a fixed number of blocks.
 // Owns:   a team every row that is its turn; a block parts[blockIdx.x], the sums of dy z and dy over its rows.
@@ -105,31 +144,35 @@ __global__ void __launch_bounds__(threads)
        r += static_cast<int64_t>(gridDim.x) * teams) {
     const float center = mean[r], scale = rstd[r];
     float sum_g = 0, sum_gz = 0;
-    for (int64_t j = begin; j < d; j += step) {
+    const auto find = [&](Normalised<width>& piece, int64_t j) {
       const Piece<width> s = residual(r * d + j), out = load<width>(dy + r * d + j), weight = load<width>(gamma + j);
+      for (int n = 0; n < width; ++n) {
+        piece.z.at[n] = (s.at[n] - center) * scale;
+        piece.g.at[n] = out.at[n] * weight.at[n];
+      }
+    };
+    OwnPieces<Normalised<width>> own(begin, step, d);
+    own.find(find);
+    own.each(find, [&](const Normalised<width>& piece, int64_t j) {
+      const Piece<width> out = load<width>(dy + r * d + j);
       Piece<width> by_gamma = load<width>(dgamma + j), by_beta = load<width>(dbeta + j);
       for (int n = 0; n < width; ++n) {
-        const float z = (s.at[n] - center) * scale, g = out.at[n] * weight.at[n];
-        sum_g += g;
-        sum_gz += g * z;
-        by_gamma.at[n] += out.at[n] * z;
+        sum_g += piece.g.at[n];
+        sum_gz += piece.g.at[n] * piece.z.at[n];
+        by_gamma.at[n] += out.at[n] * piece.z.at[n];
         by_beta.at[n] += out.at[n];
       }
       store(dgamma + j, by_gamma);
       store(dbeta + j, by_beta);
-    }
+    });
     const float mean_g = team_sum(sum_g, team, scratch) / static_cast<float>(d);
     const float mean_gz = team_sum(sum_gz, team, scratch) / static_cast<float>(d);
-    for (int64_t j = begin; j < d; j += step) {
-      const Piece<width> s = residual(r * d + j), out = load<width>(dy + r * d + j), weight = load<width>(gamma + j);
+    own.each(find, [&](const Normalised<width>& piece, int64_t j) {
       Piece<width> ds;
-      for (int n = 0; n < width; ++n) {
-        const float z = (s.at[n] - center) * scale;
-        ds.at[n] = scale * (out.at[n] * weight.at[n] - mean_g - z * mean_gz);
-      }
+      for (int n = 0; n < width; ++n) ds.at[n] = scale * (piece.g.at[n] - mean_g - piece.z.at[n] * mean_gz);
       store(dx + r * d + j, ds);
       if (da) store(da + r * d + j, drop(ds, r * d + j, residual.mask));
-    }
+    });
   }
   __syncthreads();
   if (!in_shared) return;

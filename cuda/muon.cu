@@ -1,9 +1,14 @@
-// Muon, one matrix after another; the update is derived in ops/muon.cpp.
+// Muon; the update is derived in ops/muon.cpp.
 //
-// Nearly all of it is products of matrices; what stands between them is a formula per element. The norm by which x is
-// divided stays on the device.
+// Nearly all of it is products of small matrices, which leave most of a GPU idle: so all matrices of one shape are
+// updated together, up to 64 in a launch. What stands between the products is a formula per element; the norms by which
+// is divided stay on the device.
 #include <cmath>
+#include <map>
+#include <utility>
+#include <vector>
 
+#include "cuda/cublas.h"
 #include "cuda/map.h"
 #include "cuda/temporary.h"
 #include "ops/kernels.h"
@@ -11,70 +16,119 @@
 namespace runnel::cuda {
 namespace {
 
-// Launch: over_fours(n). Owns: y[i] = a x[i] + b z[i]. Shared: none.
-__global__ void combine_kernel(float* y, float a, const float* x, float b, const float* z, int64_t n) {
-  map(
-      y, n, [a, b](float xi, float zi) { return a * xi + b * zi; }, Elements{x}, Elements{z});
+constexpr int64_t most_matrices = 64;
+struct Matrices {  // of one shape
+  MuonMatrix at[most_matrices];
+};
+
+// over_fours(n) for each matrix.
+Grid by_matrices(int64_t n, int64_t count) {
+  Grid grid = over_fours(n);
+  grid.blocks.y = static_cast<unsigned>(count);
+  return grid;
 }
 
-// Launch: over_fours(n). Owns: y[i]. Shared: none.
-__global__ void normalise_kernel(float* y, const float* x, const float* square, int64_t n) {
-  const float scale = static_cast<float>(1 / (sqrt(static_cast<double>(square[0])) + 1e-12));
-  map(
-      y, n, [scale](float xi) { return scale * xi; }, Elements{x});
+__device__ float inverse_norm(const float* squares) {
+  return static_cast<float>(1 / (sqrt(static_cast<double>(squares[blockIdx.y])) + 1e-12));
 }
 
-// Launch: over_fours(n). Owns: parameter[i]. Shared: none.
-__global__ void update_kernel(float* parameter, const float* x, float size, float decay, int64_t n) {
-  map(
-      parameter, n, [size, decay](float pi, float xi) { return pi - (size * xi + decay * pi); }, Elements{parameter},
-      Elements{x});
-}
-
-void combine(float* y, float a, const float* x, float b, const float* z, int64_t n) {
-  launch("muon_step", combine_kernel, over_fours(n), y, a, x, b, z, n);
-}
-
-void normalise(float* y, const float* x, int64_t n) {
-  const Temporary<float> squares(2);
-  const RAdamTensor tensor{nullptr, nullptr, nullptr, x, n};
-  sums_of_squares(squares.data(), &tensor, 1);
-  launch("muon_step", normalise_kernel, over_fours(n), y, x, squares.data(), n);
-}
-
-void make_orthogonal(float* x, int64_t rows, int64_t columns) {
-  const auto [a, b, c] = newton_schulz;
-  const int64_t n = rows * columns, side = std::min(rows, columns);
-  const bool tall = rows > columns;
-  const Temporary<float> gram(side * side), gram2(side * side), product(n);
-  normalise(x, x, n);
-  for (int i = 0; i < newton_schulz_steps; ++i) {
-    matmul(gram.data(), x, x, side, side, n / side, tall, !tall);
-    matmul(gram2.data(), gram.data(), gram.data(), side, side, side, false, false);
-    combine(gram.data(), b, gram.data(), c, gram2.data(), side * side);
-    matmul(product.data(), tall ? x : gram.data(), tall ? gram.data() : x, rows, columns, side, false, false);
-    combine(x, a, x, 1, product.data(), n);
+// m = momentum m + rest g / |g|,  x = momentum m + rest g / |g|.
+// Launch: y: matrices, x: over_fours(n), each several times. Owns: element i of m and x [matrices,n]. Shared: none.
+__global__ void momentum_kernel(float* x, Matrices matrices, const float* squares, float momentum, float rest,
+                                int64_t n) {
+  float* const m = matrices.at[blockIdx.y].m;
+  const float* const gradient = matrices.at[blockIdx.y].gradient;
+  const float scale = inverse_norm(squares);
+  for (int64_t i = first_element(); i < n; i += element_step()) {
+    const float g = scale * gradient[i], mi = momentum * m[i] + rest * g;
+    m[i] = mi;
+    x[blockIdx.y * n + i] = momentum * mi + rest * g;
   }
 }
 
-void update(const MuonMatrix& matrix, const MuonStep& step) {
-  const int64_t n = matrix.rows * matrix.columns;
-  if (n == 0) return;
+// x = x / |x|.
+// Launch: y: matrices, x: over_fours(n). Owns: element i of x [matrices,n]. Shared: none.
+__global__ void normalise_kernel(float* x, const float* squares, int64_t n) {
+  const float scale = inverse_norm(squares);
+  float* const own = x + blockIdx.y * n;
+  map(
+      own, n, [scale](float xi) { return scale * xi; }, Elements{own});
+}
+
+// Launch: y: matrices, x: over_fours(n). Owns: parameter[i]. Shared: none.
+__global__ void update_kernel(Matrices matrices, const float* x, float size, float decay, int64_t n) {
+  float* const parameter = matrices.at[blockIdx.y].parameter;
+  map(
+      parameter, n, [size, decay](float pi, float xi) { return pi - (size * xi + decay * pi); }, Elements{parameter},
+      Elements{x + blockIdx.y * n});
+}
+
+// squares[i] of `count` matrices, where at(i) lies each.
+template <class At>
+void find_squares(float* squares, At at, int64_t count, int64_t n) {
+  std::vector<RAdamTensor> tensors;
+  for (int64_t i = 0; i < count; ++i) tensors.push_back({nullptr, nullptr, nullptr, at(i), n});
+  sums_of_squares(squares, tensors.data(), count);
+}
+
+// y = factor op(a) op(b) + added_factor added for `count` matrices.
+void multiply(float* y, float factor, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
+              bool transpose_b, int64_t count, float added_factor = 0, const float* added = nullptr) {
+  ProductOptions options;
+  options.batch = count;
+  options.factor = factor;
+  options.added = added;
+  options.added_factor = added_factor;
+  product(y, a, b, m, n, k, transpose_a, transpose_b, options);
+}
+
+// x [count,rows,columns], five times x = (b A + c A A) x + a x with A = x x^T, or x (...) and A = x^T x if x is tall.
+// Returns where the result lies: in x or in y.
+float* make_orthogonal(float* x, float* y, int64_t count, int64_t rows, int64_t columns) {
+  const auto [a, b, c] = newton_schulz;
+  const int64_t side = std::min(rows, columns), other = std::max(rows, columns);
+  const bool tall = rows > columns;
+  const Temporary<float> gram(count * side * side), polynomial(count * side * side);
+  for (int i = 0; i < newton_schulz_steps; ++i) {
+    multiply(gram.data(), 1, x, x, side, side, other, tall, !tall, count);
+    multiply(polynomial.data(), c, gram.data(), gram.data(), side, side, side, false, false, count, b, gram.data());
+    multiply(y, 1, tall ? x : polynomial.data(), tall ? polynomial.data() : x, rows, columns, side, false, false, count,
+             a, x);
+    std::swap(x, y);
+  }
+  return x;
+}
+
+void update(const Matrices& matrices, int64_t count, const MuonStep& step) {
+  const int64_t rows = matrices.at[0].rows, columns = matrices.at[0].columns, n = rows * columns;
   const float momentum = static_cast<float>(step.momentum), rest = static_cast<float>(1 - step.momentum);
-  const Temporary<float> x(n);
-  normalise(x.data(), matrix.gradient, n);
-  combine(matrix.m, momentum, matrix.m, rest, x.data(), n);
-  combine(x.data(), momentum, matrix.m, rest, x.data(), n);
-  make_orthogonal(x.data(), matrix.rows, matrix.columns);
-  const double size = step.size * std::sqrt(static_cast<double>(std::max(matrix.rows, matrix.columns)));
-  launch("muon_step", update_kernel, over_fours(n), matrix.parameter, x.data(), static_cast<float>(size),
+  const Temporary<float> x(count * n), y(count * n), squares(count + 1);
+  find_squares(
+      squares.data(), [&](int64_t i) { return matrices.at[i].gradient; }, count, n);
+  launch("muon_step", momentum_kernel, by_matrices(n, count), x.data(), matrices, squares.data(), momentum, rest, n);
+  find_squares(
+      squares.data(), [&](int64_t i) { return x.data() + i * n; }, count, n);
+  launch("muon_step", normalise_kernel, by_matrices(n, count), x.data(), squares.data(), n);
+  const float* const direction = make_orthogonal(x.data(), y.data(), count, rows, columns);
+  const double size = step.size * std::sqrt(static_cast<double>(std::max(rows, columns)));
+  launch("muon_step", update_kernel, by_matrices(n, count), matrices, direction, static_cast<float>(size),
          static_cast<float>(step.decay), n);
 }
 
 }  // namespace
 
 void muon_step(const MuonMatrix* matrices, int64_t count, MuonStep step) {
-  for (int64_t i = 0; i < count; ++i) update(matrices[i], step);
+  std::map<std::pair<int64_t, int64_t>, std::vector<MuonMatrix>> by_shape;
+  for (int64_t i = 0; i < count; ++i)
+    if (matrices[i].rows * matrices[i].columns > 0)
+      by_shape[{matrices[i].rows, matrices[i].columns}].push_back(matrices[i]);
+  for (const auto& [shape, all] : by_shape)
+    for (size_t first = 0; first < all.size(); first += most_matrices) {
+      Matrices group{};
+      const size_t size = std::min<size_t>(most_matrices, all.size() - first);
+      std::copy_n(all.begin() + static_cast<ptrdiff_t>(first), size, group.at);
+      update(group, static_cast<int64_t>(size), step);
+    }
 }
 
 }  // namespace runnel::cuda

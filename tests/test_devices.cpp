@@ -153,6 +153,42 @@ TEST_CASE("mnist on CUDA: the losses and the images of the CPU") {
     CHECK(read(box.folder / ("cpu-" + picture + ".png")) == read(box.folder / ("cuda-" + picture + ".png")));
 }
 
+#if RUNNEL_CUDA_IS_EMULATED
+// Of the paper's eight layers, with heads that are cut into segments; all else is small.
+TEST_CASE("CUDA: at most 250 launches for a training step of eight layers, and 64 for a byte that is drawn") {
+  AutoregressiveConfig config;
+  config.encoder = {.layers = 8, .heads = 2, .head_dim = 8, .feed_forward = 32, .dropout = 0.1};
+  config.vocabulary = 256;
+  config.outputs = 30;
+  config.max_length = 128;
+  const AutoregressiveTransformer model(config, Key{1}, Device::cuda);
+  RAdam optimizer(model.parameters(), {});
+  const Indices tokens(Shape{1, 128}, random_indices(Shape{1, 128}, 2, 256).to_vector(), Device::cuda);
+  const auto launches_of = [](const auto& f) {
+    const size_t before = simt::launches();
+    f();
+    return simt::launches() - before;
+  };
+  const size_t of_step = launches_of([&] {
+    Tape tape;
+    const Tensor nll = logistic_mixture_nll(model(tokens, Key{3}), tokens);
+    optimizer.step(tape.backward(scale(sum(nll), 1.0f / 128)));
+  });
+  CHECK_LE(of_step, 250);
+
+  const std::unique_ptr<Decoder> decoder = incremental_decoder(model, 2);
+  Indices last(Shape{2}, {1, 2}, Device::cuda), bytes(Shape{128, 2}, Device::cuda);
+  const Keys keys(Shape{2}, {Key{4}, Key{5}}, Device::cuda);
+  const size_t of_byte = launches_of([&] {
+    const Indices next = logistic_mixture_sample(decoder->step(last), keys, 1, decoder->position());
+    assign(last, next);
+    put_row(bytes, next, decoder->position());
+  });
+  CHECK_LE(of_byte, 64);
+  MESSAGE(of_step << " launches for a step, " << of_byte << " for a byte");
+}
+#endif
+
 TEST_CASE("fewer threads than were asked for, by OMP_THREAD_LIMIT, change no loss") {
   const Sandbox box;
   succeed(box, copy_train + "--device cpu --out free");

@@ -26,6 +26,7 @@ namespace {
 
 constexpr int chunk = 32;      // positions that are brought to shared memory at a time
 constexpr int rows = 8;        // of the state that a thread keeps: a part of one column, in registers
+constexpr int at_once = 8;     // positions whose results wait in registers
 constexpr int most_warps = 8;  // a taller state than 64 rows is walked part by part, y being the sum
 
 enum class Direction { forward, reverse };
@@ -69,18 +70,23 @@ __global__ void __launch_bounds__(32 * most_warps)
       bring(bs, 32, b, begin, first_column, m);
       __syncthreads();
 
-#pragma unroll 4
-      for (int i = 0; i < chunk; ++i) {
-        const float* const x_i = xs + i * height + warp * rows;
-        const float* const a_i = as + i * height + warp * rows;
-        const float b_i = bs[i * 32 + lane];
-        float sum = 0;
+      for (int first = 0; first < chunk; first += at_once) {
+        float sums[at_once];  // stored together: to wait for each store would double the time of a position
 #pragma unroll
-        for (int r = 0; r < rows; ++r) {
-          s[r] += a_i[r] * b_i;
-          sum += x_i[r] * s[r];
+        for (int n = 0; n < at_once; ++n) {
+          const int i = first + n;
+          const float* const x_i = xs + i * height + warp * rows;
+          const float* const a_i = as + i * height + warp * rows;
+          const float b_i = bs[i * 32 + lane];
+          sums[n] = 0;
+#pragma unroll
+          for (int r = 0; r < rows; ++r) {
+            s[r] += a_i[r] * b_i;
+            sums[n] += x_i[r] * s[r];
+          }
         }
-        parts[(warp * chunk + i) * 32 + lane] = sum;
+#pragma unroll
+        for (int n = 0; n < at_once; ++n) parts[(warp * chunk + first + n) * 32 + lane] = sums[n];
       }
       __syncthreads();
 

@@ -1,5 +1,4 @@
-// The states of linear attention, S [E,M] and Z [E], before each segment of each head: sum_kernel sums up every
-// segment's contribution, prefix_kernel turns these into the states before the segments. linear_attention.h has the
+// What each segment of each head adds to the state of linear attention, S [E,M] and Z [E]. linear_attention.h has the
 // definitions.
 #include "cuda/attention/linear_attention.h"
 #include "engine/numerics.h"
@@ -77,40 +76,30 @@ __global__ void __launch_bounds__(loaders, 4) linear_attention_sum_kernel(Scan s
   }
 }
 
-// Turns the sums over the segments into the states before them; s1 and z1 become the states after the last.
-// Launch: a thread per number of a state. Owns: this number in all segments of a head.
-__global__ void linear_attention_prefix_kernel(States states, float* s1, float* z1, const float* s0, const float* z0,
-                                               int64_t heads, int64_t segments) {
+// Launch: a thread per number of a state. Owns: this number of a head. Shared: none.
+__global__ void linear_attention_total_kernel(float* s, float* z, States states, int64_t heads, int64_t segments) {
   const int64_t size = states.size(), matrix = states.e * states.m;
   for (int64_t i = first_element(); i < heads * size; i += element_step()) {
     const int64_t head = i / size, at = i % size;
-    float* const own = states.data + head * segments * size + at;
-    const int64_t outside = at < matrix ? head * matrix + at : head * states.e + at - matrix;
-    const float* const initial = at < matrix ? s0 : z0;
-    float* const final = at < matrix ? s1 : z1;
-    float before = initial ? initial[outside] : 0;
-#pragma unroll 4
-    for (int64_t segment = 0; segment < segments; ++segment) {
-      const float sum = own[segment * size];
-      own[segment * size] = before;
-      before += sum;
-    }
-    if (final) final[outside] = before;
+    (at < matrix ? s[head * matrix + at] : z[head * states.e + at - matrix]) =
+        states.before(head, segments, segments, at);
   }
 }
 
 }  // namespace
 
-void find_states(const Scan& scan, bool weighted, float* s1, float* z1, const float* s0, const float* z0,
-                 const Segments& segments) {
+void sum_segments(const Scan& scan, bool weighted, const Segments& segments) {
   const size_t shared = SharedBytes().add<float>(tile * left_row).add<float>(tile * right_row).add<float>(tile).bytes();
   const bool exact = precision() == Precision::f32;
   launch("linear_attention",
          weighted ? (exact ? linear_attention_sum_kernel<Float32, true> : linear_attention_sum_kernel<Tf32, true>)
                   : (exact ? linear_attention_sum_kernel<Float32, false> : linear_attention_sum_kernel<Tf32, false>),
          Grid{dim3(segments.blocks(), tiles(scan.states.e), tiles(scan.states.m)), dim3(loaders), shared}, scan);
-  launch("linear_attention", linear_attention_prefix_kernel, over(segments.sequences() * scan.states.size()),
-         scan.states, s1, z1, s0, z0, segments.sequences(), segments.cut().segments);
+}
+
+void add_segments(float* s, float* z, const States& states, const Segments& segments) {
+  launch("linear_attention", linear_attention_total_kernel, over(segments.sequences() * states.size()), s, z, states,
+         segments.sequences(), segments.cut().segments);
 }
 
 }  // namespace runnel::cuda

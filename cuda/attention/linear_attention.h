@@ -20,18 +20,19 @@
 
 namespace runnel::cuda {
 
-// The feature map, and phi'(x). No thread diverges from the others, so that one kernel can serve all maps.
+// The feature map, and phi'(x). The threads of a warp never diverge: `map` is the same for all of them, and where their
+// x differ in sign, elu computes both sides: e^0 = 1 for the positive ones.
 struct Phi {
   FeatureMap map;
   __device__ float operator()(float x) const {
     if (map == FeatureMap::identity) return x;
-    if (map == FeatureMap::relu) return (x < 0 ? 0 : x) + 1e-3f;
-    return x > 0 ? x + 1 : expf(x);
+    const float positive = x > 0 ? x : 0;
+    return positive + (map == FeatureMap::relu ? 1e-3f : expf(x > 0 ? 0 : x));
   }
   __device__ float slope(float x) const {
     if (map == FeatureMap::identity) return 1;
     if (map == FeatureMap::relu) return x > 0 ? 1 : 0;
-    return x > 0 ? 1 : expf(x);
+    return expf(x > 0 ? 0 : x);
   }
 };
 
@@ -41,26 +42,41 @@ struct Cut {
   int64_t length, heads, segments, segment;  // segment: positions in each but the last, a multiple of the tile
 };
 
-// S [E,M] and Z [E] before each segment of each head; no data: zero.
+// S [E,M] and Z [E]: what the positions of each segment of each head add, and what stands before the first.
 struct States {
-  float* data;
+  float* data;  // null: there is one segment
   int64_t e, m;
+  const float *s0, *z0;  // null: zero
   __host__ __device__ int64_t size() const { return e * m + e; }
+
+  // Number i of S, or of Z after S, before a segment. Segments are few, and their sums lie in the cache: to add those
+  // before its own costs a block less than a launch that would do it for all.
+  __device__ float before(int64_t head, int64_t segments, int64_t segment, int64_t i) const {
+    const int64_t matrix = e * m;
+    const float* const initial = i < matrix ? s0 : z0;
+    float sum = initial ? initial[i < matrix ? head * matrix + i : head * e + i - matrix] : 0;
+    const float* const sums = data + head * segments * size() + i;
+#pragma unroll 4
+    for (int64_t n = 0; n < segment; ++n) sum += sums[n * size()];
+    return sum;
+  }
 };
 
-enum class LinearResult { y, normaliser, dq, dk, dv };
+enum class LinearResult { y, normaliser, dq, dq_alone, dk, dv };
 enum class As { is, features, divided };  // x, phi(x), x / n
 enum class Bias { none, row, column };    // d_i or d_j
 
 struct Roles {
   As a, b, c;
   Bias bias;
-  bool normalised;  // is 1 / n computed
+  bool normalised;  // is n found from a, b and Z
 };
 constexpr Roles roles(LinearResult result) {
   switch (result) {
     case LinearResult::dq:
       return {As::divided, As::is, As::features, Bias::row, false};  // g, v, k
+    case LinearResult::dq_alone:
+      return {As::is, As::is, As::features, Bias::none, false};  // dy, v, k
     case LinearResult::dk:
       return {As::is, As::divided, As::features, Bias::column, false};  // v, g, q
     case LinearResult::dv:
@@ -73,9 +89,10 @@ constexpr Roles roles(LinearResult result) {
 struct Scan {
   HeadRows<const float> a, b, c;
   HeadRows<float> out;
-  HeadRows<const float> x;      // dq, dk: what phi' is taken at
-  HeadRows<const float> dy, y;  // normaliser: what d comes from
-  HeadRows<float> normaliser;   // 1 / n_i and d_i
+  HeadRows<const float> x;       // dq, dk: what phi' is taken at
+  HeadRows<const float> dy, y;   // normaliser, dq_alone: what d comes from
+  HeadRows<float> normaliser;    // 1 / n_i and d_i
+  HeadRows<float> normaliser_2;  // normaliser, dq_alone: where to leave 1 / n_i again
   States states;
   Cut cut;
   Phi phi;
@@ -87,6 +104,7 @@ struct Scan {
 // What a number is stored as in a tile.
 template <class Tile, As as>
 struct Stored {
+  static constexpr bool of_zero_is_zero = as != As::features;
   float inverse;  // 1 / n of its position
   Phi phi;
   __device__ float operator()(float x) const {
@@ -120,17 +138,17 @@ class Segments {
   unsigned blocks() const { return static_cast<unsigned>(sequences_ * cut_.segments); }
   int64_t sequences() const { return sequences_; }
   // Numbers in the states of as many segments as there may be, so that L does not matter.
-  int64_t most_states(int64_t e, int64_t m) const { return sequences_ * most_ * States{nullptr, e, m}.size(); }
+  int64_t most_states(int64_t e, int64_t m) const { return sequences_ * most_ * (e * m + e); }
 
  private:
   int64_t sequences_, most_;
   Cut cut_;
 };
 
-// linear_attention.cu: fills scan.states with the S and Z before each segment, from scan.b and scan.c (if weighted,
-// from b_j d_j and c_j / n_j). The state before the first one is s0, z0 (null: zero); that after the last goes to s1,
-// z1 (null: not wanted).
-void find_states(const Scan& scan, bool weighted, float* s1, float* z1, const float* s0, const float* z0,
-                 const Segments& segments);
+// linear_attention.cu: fills scan.states.data with the S and Z that each segment adds, from scan.b and scan.c (if
+// weighted, from b_j d_j and c_j / n_j).
+void sum_segments(const Scan& scan, bool weighted, const Segments& segments);
+// s [N,E,M], z [N,E] = the state after the last segment.
+void add_segments(float* s, float* z, const States& states, const Segments& segments);
 
 }  // namespace runnel::cuda

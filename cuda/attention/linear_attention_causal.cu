@@ -10,13 +10,18 @@
 // on a S, then on the rest of out. Every product is of 32 x 32 tiles (tiles.h), in float32 or on the tensor cores.
 //
 // If there are fewer heads than the machine wants blocks, each is cut into segments, as many as the machine's size says
-// and not as L does (linear_attention.cu). Carried states are those before the first segment and after the last; the
-// gradient of the final state is the state from which dk and dv start at the end, and what they end with is that of the
-// initial one.
+// and not as L does: linear_attention.cu sums up what each adds to the state, and a scan begins with the sums before
+// its own. Carried states are those before the first segment and after the last; the gradient of the final state is the
+// state from which dk and dv start at the end, and what they end with is that of the initial one.
 //
-// 1 / n_i and d_i, which only a scan from the left can know, are left by a scan of their own, for the three gradients,
-// in the first two numbers of dk_i, which is written last; or in memory of their own if a row of dk has no room for
-// two, or if several blocks write it and none may do so while another still reads.
+// 1 / n_i and d_i, which only a scan from the left can know, are left for dk and dv in the first two numbers of dk_i,
+// or in memory of their own if a row of dk has no room for two, or several blocks write it. For E, M <= 32, they are
+// found with dq, from n_i = q_i . Z_i and n_i d_i = -dy_i . y_i,
+//
+//   n_i dq_i = sum_{j<=i} (dy_i . v_j) k_j + n_i d_i Z_i          Z_i = sum_{j<=i} k_j
+//
+// and dk and dv are one launch; since dk is then written while dv is computed, dv_i begins with 1 / n_i, too. Otherwise
+// a scan of its own finds them, and dv is computed before dk.
 #include <type_traits>
 
 #include "cuda/attention/linear_attention.h"
@@ -25,15 +30,20 @@
 namespace runnel::cuda {
 namespace {
 
-// Launch: x: heads times segments, y: tiles of 32 columns of the result; `loaders` threads.
-// Owns:   the block 32 columns of the result in one segment; of a chunk of it, a warp of the second team 16 rows.
-// Shared: a, b^T, c and the weights mask(a b^T + t u^T) of one chunk; S and Z; d.
-template <class Tile, LinearResult result>
-__global__ void __launch_bounds__(loaders, 4) causal_linear_attention_kernel(Scan scan) {
+__device__ inline void leave_normaliser(const Scan& scan, int position, float inverse, float n_d) {
+  scan.normaliser.at(position)[0] = inverse;
+  scan.normaliser.at(position)[1] = n_d * inverse;
+  if (scan.normaliser_2.data) scan.normaliser_2.at(position)[0] = inverse;
+}
+
+// One tile of 32 columns of a result, in one segment. narrow: E, M <= 32; then a has one slice.
+template <class Tile, LinearResult result, bool narrow = result == LinearResult::dq_alone>
+__device__ void scan_segment(Scan scan, int tile_of_result) {
   constexpr Roles role = roles(result);
-  constexpr bool normalised = role.normalised, biased = role.bias != Bias::none;
-  constexpr bool has_columns = result != LinearResult::normaliser;
-  const int slices = (scan.a.width + tile - 1) / tile;
+  constexpr bool normalised = role.normalised, biased = role.bias != Bias::none,
+                 alone = result == LinearResult::dq_alone;
+  constexpr bool has_columns = result != LinearResult::normaliser, has_slope = biased || alone;
+  const int slices = narrow ? 1 : (scan.a.width + tile - 1) / tile;
 
   Shared shared;
   float* const a = shared.take<float>(tile * left_row);
@@ -43,45 +53,47 @@ __global__ void __launch_bounds__(loaders, 4) causal_linear_attention_kernel(Sca
   float* const s = shared.take<float>(static_cast<unsigned>(slices * tile * right_row));
   float* const z = shared.take<float>(static_cast<unsigned>(slices * tile));
   float* const ds = shared.take<float>(tile);
+  float* const running_z = shared.take<float>(alone ? tile * left_row : 0);  // Z_i
 
-  const int64_t head = blockIdx.x / scan.cut.segments, begin = blockIdx.x % scan.cut.segments * scan.cut.segment;
-  const int64_t end = min(begin + scan.cut.segment, scan.cut.length);
-  const int64_t key_end = normalised || role.bias == Bias::row ? min(end, scan.keys(head)) : end;  // if keys are b or c
-  const int first_column = static_cast<int>(blockIdx.y) * tile;
-  for (auto* rows : {&scan.a, &scan.b, &scan.c, &scan.x, &scan.dy, &scan.y}) rows->select(head, scan.cut.heads);
-  scan.out.select(head, scan.cut.heads);
-  scan.normaliser.select(head, scan.cut.heads);
+  const int64_t head = blockIdx.x / scan.cut.segments, segment = blockIdx.x % scan.cut.segments;
+  const int64_t begin = segment * scan.cut.segment;
+  // Positions are counted from the segment's first on.
+  const int end = static_cast<int>(max(int64_t{0}, min(scan.cut.segment, scan.cut.length - begin)));
+  const int keys = static_cast<int>(max(int64_t{0}, min(scan.cut.segment, scan.keys(head) - begin)));
+  const int key_end = normalised || role.bias == Bias::row || alone ? min(end, keys) : end;  // if keys are b or c
+  const int first_column = tile_of_result * tile;
+  for (auto* rows : {&scan.a, &scan.b, &scan.c, &scan.x, &scan.dy, &scan.y}) rows->select(head, scan.cut.heads, begin);
+  for (auto* rows : {&scan.out, &scan.normaliser, &scan.normaliser_2}) rows->select(head, scan.cut.heads, begin);
 
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const bool first_team = thread < team;
   // Rows and columns as a warp reads and writes them when it does not multiply: eight lanes to a row.
   const int row0 = thread % team / 32 * 16 + lane / 8, column = lane % 8 * 4;
 
-  {
-    const States& states = scan.states;
-    const float* const state = states.data ? states.data + blockIdx.x * states.size() : nullptr;
-    const int64_t step_row = biased ? 1 : states.m, step_column = biased ? states.m : 1;  // S or its transpose
-    if constexpr (has_columns)
-      for (int i = thread; i < slices * tile * tile; i += loaders) {
-        const int row = i / tile, at = first_column + i % tile;
-        s[row * right_row + i % tile] =
-            state && row < scan.a.width && at < scan.c.width ? state[row * step_row + at * step_column] : 0;
-      }
-    for (int i = thread; i < slices * tile; i += loaders) {
-      const int at = biased ? first_column + i : i;
-      z[i] = state && at < states.e ? state[states.e * states.m + at] : 0;
+  const States& states = scan.states;
+  const int64_t step_row = has_slope ? 1 : states.m, step_column = has_slope ? states.m : 1;  // S or its transpose
+  if constexpr (has_columns)
+    for (int i = thread; i < slices * tile * tile; i += loaders) {
+      const int row = i / tile, at = first_column + i % tile;
+      s[row * right_row + i % tile] =
+          row < scan.a.width && at < scan.c.width
+              ? states.before(head, scan.cut.segments, segment, row * step_row + at * step_column)
+              : 0;
     }
+  for (int i = thread; i < slices * tile; i += loaders) {
+    const int at = has_slope ? first_column + i : i;
+    z[i] = at < states.e ? states.before(head, scan.cut.segments, segment, states.e * states.m + at) : 0;
   }
 
   Fetched next_a, next_b, next_c;
   float next_inverse = 0, next_d = 0;  // of the row that this thread fetches
-  const auto fetch = [&](int64_t first, int slice) {
+  const auto fetch = [&](int first, int slice) {
     next_a.fetch(scan.a, first, end, slice * tile);
     next_b.fetch(scan.b, first, key_end, slice * tile);
     if (slice > 0) return;
     if constexpr (has_columns) next_c.fetch(scan.c, first, key_end, first_column);
-    if constexpr (!normalised) {
-      const int64_t position = first + Fetched::row();
+    if constexpr (!normalised && !alone) {
+      const int position = first + Fetched::row();
       next_inverse = position < end ? scan.normaliser.at(position)[0] : 0;
       if constexpr (biased) next_d = position < end ? scan.normaliser.at(position)[1] : 0;
     }
@@ -89,8 +101,8 @@ __global__ void __launch_bounds__(loaders, 4) causal_linear_attention_kernel(Sca
 
   Tile sum;    // first team: a b^T; second: out
   float n[4];  // normalisers of rows row0 + 4 i, one part in each of the eight lanes
-  if (begin < end) fetch(begin, 0);
-  for (int64_t first = begin; first < end; first += tile)
+  if (end > 0) fetch(0, 0);
+  for (int first = 0; first < end; first += tile)
     for (int slice = 0; slice < slices; ++slice) {
       const bool last = slice + 1 == slices;
       float* const s_slice = s + slice * tile * right_row;
@@ -113,19 +125,25 @@ __global__ void __launch_bounds__(loaders, 4) causal_linear_attention_kernel(Sca
         if (slice == 0) sum.clear();
         sum.template add<left_row>(a, bt);
         if (last) {
-          sum.each([&](int i, int j, float& x) {
-            if constexpr (biased) x += ds[role.bias == Bias::row ? i : j];
-            x = j <= i ? Tile::rounded(x) : 0;
+          sum.each([&](int i, int j, float& weight) {
+            if constexpr (biased) weight += ds[role.bias == Bias::row ? i : j];
+            weight = j <= i ? Tile::rounded(weight) : 0;
           });
           sum.template store<left_row>(weights);
         }
       } else {
         if (slice == 0) {
           sum.clear();
-          if constexpr (biased)
-            sum.each([&](int i, int j, float& x) { x = role.bias == Bias::row ? ds[i] * z[j] : z[j]; });
-          for (float& x : n) x = 0;
+          for (float& part : n) part = 0;
+          if (alone && thread < team + 32) {
+            float total = z[lane];
+#pragma unroll 8
+            for (int j = 0; j < tile; ++j) running_z[j * left_row + lane] = total += c[j * right_row + lane];
+            z[lane] = total;
+          }
         }
+        if (biased && last)
+          sum.each([&](int i, int j, float& number) { number += role.bias == Bias::row ? ds[i] * z[j] : z[j]; });
         if constexpr (has_columns) sum.template add<right_row, tile, Right::exact>(a, s_slice);
         if constexpr (normalised)
           for (int i = 0; i < 4; ++i)
@@ -151,14 +169,34 @@ __global__ void __launch_bounds__(loaders, 4) causal_linear_attention_kernel(Sca
           z[lane] += total;
         }
       } else if (last) {
+        const auto x_of = [&](int i) {  // columns of row row0 + 4 i
+          const int position = first + row0 + 4 * i;
+          return position < end ? scan.x.load(position, first_column + column) : Piece<4>{};
+        };
+        [[maybe_unused]] float n_d[4] = {};  // -dy_i . y_i
+        if constexpr (!has_columns || alone)
+          for (int i = 0; i < 4; ++i) {
+            const int position = first + row0 + 4 * i;
+            if (position < end)
+              for (int m = column; narrow ? m == column : m < scan.y.width; m += tile)
+                n_d[i] -= dot(scan.dy.load(position, m), scan.y.load(position, m));
+            n_d[i] = row_sum(n_d[i]);
+          }
+        if constexpr (normalised || alone)
+          for (int i = 0; i < 4; ++i) {
+            const int row = (row0 + 4 * i) * left_row + column;
+            if constexpr (normalised) {
+              n[i] += sum_of(load<4>(weights + row));
+            } else {
+              const Piece<4> x = x_of(i);
+              for (int j = 0; j < 4; ++j) n[i] += scan.phi(x.at[j]) * running_z[row + j];  // 0 past the width
+            }
+            n[i] = 1 / (row_sum(n[i]) + normaliser_eps);
+          }
         [[maybe_unused]] Piece<4> x[4];  // loaded before they are needed
-        if constexpr (normalised)
-          for (int i = 0; i < 4; ++i)
-            n[i] = 1 / (row_sum(n[i] + sum_of(load<4>(weights + (row0 + 4 * i) * left_row + column))) + normaliser_eps);
         if constexpr (has_columns) {
-          if constexpr (biased)
-            for (int i = 0; i < 4; ++i)
-              if (first + row0 + 4 * i < end) x[i] = scan.x.load(first + row0 + 4 * i, first_column + column);
+          if constexpr (has_slope)
+            for (int i = 0; i < 4; ++i) x[i] = x_of(i);
           sum.template add<right_row>(weights, c);
           __syncwarp();
           sum.template store<left_row>(weights);  // this warp alone has read these rows
@@ -166,50 +204,67 @@ __global__ void __launch_bounds__(loaders, 4) causal_linear_attention_kernel(Sca
         }
         for (int i = 0; i < 4; ++i) {
           const int row = row0 + 4 * i;
-          const int64_t position = first + row;
+          const int position = first + row;
+          if (position >= end) continue;
           if constexpr (has_columns) {
-            if (position >= end) continue;
             Piece<4> out = load<4>(weights + row * left_row + column);
-            if constexpr (biased) {
-              for (int j = 0; j < 4; ++j) out.at[j] *= scan.phi.slope(x[i].at[j]);
-            } else if constexpr (normalised) {
-              for (float& number : out.at) number *= n[i];
+            for (int j = 0; j < 4; ++j) {
+              if constexpr (alone) out.at[j] = (out.at[j] + n_d[i] * running_z[row * left_row + column + j]) * n[i];
+              if constexpr (has_slope) out.at[j] *= scan.phi.slope(x[i].at[j]);
+              if constexpr (normalised) out.at[j] *= n[i];
             }
             scan.out.store(position, first_column + column, out);
-          } else {
-            float product = 0;
-            if (position < end)
-              for (int m = column; m < scan.y.width; m += tile)
-                product += dot(scan.dy.load(position, m), scan.y.load(position, m));
-            product = row_sum(product);
-            if (position < end && column == 0) {
-              scan.normaliser.at(position)[0] = n[i];
-              scan.normaliser.at(position)[1] = -product * n[i];
-            }
           }
+          if ((!has_columns || alone) && column == 0) leave_normaliser(scan, position, n[i], n_d[i]);
         }
       }
       __syncthreads();  // all tiles have been read
     }
 }
 
+// Launch: x: heads times segments, y: tiles of 32 columns of the result; `loaders` threads.
+// Owns:   the block 32 columns of the result in one segment; of a chunk of it, a warp of the second team 16 rows.
+// Shared: a, b^T, c and the weights mask(a b^T + t u^T) of one chunk; S and Z; d; for dq_alone, Z_i of each row.
+template <class Tile, LinearResult result>
+__global__ void __launch_bounds__(loaders, result == LinearResult::dk ? 3 : 4)  // dk of wide heads would spill
+    causal_linear_attention_kernel(Scan scan) {
+  scan_segment<Tile, result>(scan, static_cast<int>(blockIdx.y));
+}
+
+// dv and dk of E, M <= 32.
+// Launch: x: heads times segments, y: 0 for dv, 1 for dk; `loaders` threads.
+// Owns, Shared: as above.
+template <class Tile>
+__global__ void __launch_bounds__(loaders, 4) causal_linear_attention_backward_kernel(Scan dv, Scan dk) {
+  if (blockIdx.y == 0)
+    scan_segment<Tile, LinearResult::dv, true>(dv, 0);
+  else
+    scan_segment<Tile, LinearResult::dk, true>(dk, 0);
+}
+
+size_t shared_bytes(int64_t width_of_a, bool alone) {
+  const unsigned slices = tiles(width_of_a);
+  return SharedBytes()
+      .add<float>(tile * left_row)
+      .add<float>(tile * left_row)
+      .add<float>(tile * left_row)
+      .add<float>(tile * right_row)
+      .add<float>(slices * tile * right_row)
+      .add<float>(slices * tile)
+      .add<float>(tile)
+      .add<float>(alone ? tile * left_row : 0)
+      .bytes();
+}
+
 template <LinearResult result>
 void launch_scan(const Scan& scan, const Segments& segments) {
-  const unsigned slices = tiles(scan.a.width);
-  const size_t shared = SharedBytes()
-                            .add<float>(tile * left_row)
-                            .add<float>(tile * left_row)
-                            .add<float>(tile * left_row)
-                            .add<float>(tile * right_row)
-                            .add<float>(slices * tile * right_row)
-                            .add<float>(slices * tile)
-                            .add<float>(tile)
-                            .bytes();
   const unsigned columns = result == LinearResult::normaliser ? 1 : tiles(scan.c.width);
   launch("causal_linear_attention",
          precision() == Precision::f32 ? causal_linear_attention_kernel<Float32, result>
                                        : causal_linear_attention_kernel<Tf32, result>,
-         Grid{dim3(segments.blocks(), columns), dim3(loaders), shared}, scan);
+         Grid{dim3(segments.blocks(), columns), dim3(loaders),
+              shared_bytes(scan.a.width, result == LinearResult::dq_alone)},
+         scan);
 }
 
 }  // namespace
@@ -219,20 +274,21 @@ void causal_linear_attention_forward(float* y, float* s1, float* z1, const float
                                      FeatureMap map) {
   if (s.sequences() == 0) return;
   const Segments segments(s.sequences(), s.length, s.heads, tiles(s.m));
-  const bool has_states = segments.cut().segments > 1 || s0 || s1;
-  const Temporary<float> states(has_states ? segments.most_states(s.e, s.m) : 0);
+  const bool is_summed = segments.cut().segments > 1 || s1;
+  const Temporary<float> sums(is_summed ? segments.most_states(s.e, s.m) : 0);
 
   Scan scan{};
   scan.a = HeadRows<const float>(q, s.length, s.heads, s.e);
   scan.b = HeadRows<const float>(k, s.length, s.heads, s.e);
   scan.c = HeadRows<const float>(v, s.length, s.heads, s.m);
   scan.out = HeadRows<float>(y, s.length, s.heads, s.m);
-  scan.states = {states.data(), s.e, s.m};
+  scan.states = {sums.data(), s.e, s.m, s0, z0};
   scan.cut = segments.cut();
   scan.phi = {map};
   scan.lengths = lengths;
-  if (has_states) find_states(scan, false, s1, z1, s0, z0, segments);
+  if (is_summed) sum_segments(scan, false, segments);
   launch_scan<LinearResult::y>(scan, segments);
+  if (s1) add_segments(s1, z1, scan.states, segments);
 }
 
 void causal_linear_attention_backward(float* dq, float* dk, float* dv, float* ds0, float* dz0, const float* dy,
@@ -240,48 +296,62 @@ void causal_linear_attention_backward(float* dq, float* dk, float* dv, float* ds
                                       const float* k, const float* v, const float* s0, const float* z0,
                                       const int32_t* lengths, AttentionSizes s, FeatureMap map) {
   if (s.sequences() == 0) return;
-  const Segments segments(s.sequences(), s.length, s.heads, tiles(s.e));
-  const bool is_cut = segments.cut().segments > 1, from_left = is_cut || s0, from_right = is_cut || ds0 || ds1;
-  const Temporary<float> memory(from_left || from_right ? segments.most_states(s.e, s.m) : 0);
-  const States states{memory.data(), s.e, s.m}, zero{nullptr, s.e, s.m};
+  const Segments from_left(s.sequences(), s.length, s.heads, tiles(s.e));
+  const bool narrow = s.e <= tile && s.m <= tile;
+  const Segments from_right(s.sequences(), s.length, s.heads, narrow ? 2 : tiles(s.e));
+  const bool sum_left = from_left.cut().segments > 1, sum_right = from_right.cut().segments > 1 || ds0;
+  const Temporary<float> sums(sum_left || sum_right ? from_left.most_states(s.e, s.m) : 0);
 
   const bool in_dk = s.e >= 2 && s.e <= tile;
   const Temporary<float> apart(in_dk ? 0 : 2 * s.sequences() * s.length);
-  float* const normalisers = in_dk ? dk : apart.data();
-  const int64_t width = in_dk ? s.e : 2;
 
   bool reversed = false;
   const auto rows = [&](auto* x, int64_t columns) {
     return HeadRows<std::remove_pointer_t<decltype(x)>>(x, s.length, s.heads, columns, reversed);
   };
+  const auto normalisers = [&] { return in_dk ? rows(dk, s.e) : rows(apart.data(), 2); };
   Scan scan{};
-  scan.cut = segments.cut();
+  scan.cut = from_left.cut();
   scan.phi = {map};
   scan.lengths = lengths;
-  scan.normaliser = rows(normalisers, width);
+  scan.normaliser = normalisers();
+  if (narrow) scan.normaliser_2 = rows(dv, s.m);
   scan.dy = rows(dy, s.m);
   scan.y = rows(y, s.m);
-  scan.states = from_left ? states : zero;
-  if (from_left) {
+  scan.states = {sums.data(), s.e, s.m, s0, z0};
+  if (sum_left) {
     scan.b = rows(k, s.e), scan.c = rows(v, s.m);
-    find_states(scan, false, nullptr, nullptr, s0, z0, segments);
+    sum_segments(scan, false, from_left);
   }
-  scan.a = rows(q, s.e), scan.b = rows(k, s.e);
-  launch_scan<LinearResult::normaliser>(scan, segments);
+  if (!narrow) {
+    scan.a = rows(q, s.e), scan.b = rows(k, s.e);
+    launch_scan<LinearResult::normaliser>(scan, from_left);
+  }
   scan.a = rows(dy, s.m), scan.b = rows(v, s.m), scan.c = rows(k, s.e), scan.out = rows(dq, s.e), scan.x = rows(q, s.e);
-  launch_scan<LinearResult::dq>(scan, segments);
+  narrow ? launch_scan<LinearResult::dq_alone>(scan, from_left) : launch_scan<LinearResult::dq>(scan, from_left);
 
   reversed = true;
-  scan.normaliser = rows(normalisers, width);
-  scan.states = from_right ? states : zero;
-  if (from_right) {
+  scan.cut = from_right.cut();
+  scan.normaliser = normalisers();
+  scan.states = {sums.data(), s.e, s.m, ds1, dz1};
+  if (sum_right) {
     scan.b = rows(q, s.e), scan.c = rows(dy, s.m);
-    find_states(scan, true, ds0, dz0, ds1, dz1, segments);
+    sum_segments(scan, true, from_right);
   }
-  scan.a = rows(k, s.e), scan.b = rows(q, s.e), scan.c = rows(dy, s.m), scan.out = rows(dv, s.m);
-  launch_scan<LinearResult::dv>(scan, segments);
   scan.a = rows(v, s.m), scan.b = rows(dy, s.m), scan.c = rows(q, s.e), scan.out = rows(dk, s.e), scan.x = rows(k, s.e);
-  launch_scan<LinearResult::dk>(scan, segments);
+  Scan to_dv = scan;
+  to_dv.a = rows(k, s.e), to_dv.b = rows(q, s.e), to_dv.c = rows(dy, s.m), to_dv.out = rows(dv, s.m);
+  if (narrow) {
+    to_dv.normaliser = rows(dv, s.m);
+    launch("causal_linear_attention",
+           precision() == Precision::f32 ? causal_linear_attention_backward_kernel<Float32>
+                                         : causal_linear_attention_backward_kernel<Tf32>,
+           Grid{dim3(from_right.blocks(), 2), dim3(loaders), shared_bytes(tile, false)}, to_dv, scan);
+  } else {
+    launch_scan<LinearResult::dv>(to_dv, from_right);
+    launch_scan<LinearResult::dk>(scan, from_right);
+  }
+  if (ds0) add_segments(ds0, dz0, scan.states, from_right);
   clear_padding(dk, lengths, s.batch, s.length, s.heads * s.e);
   clear_padding(dv, lengths, s.batch, s.length, s.heads * s.m);
 }

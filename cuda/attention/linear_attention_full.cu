@@ -120,7 +120,8 @@ class HeadStates {
     const Temporary<float> states(segments.most_states(scan.states.e, scan.states.m));
     scan.states.data = states.data();
     scan.cut = segments.cut();
-    find_states(scan, weighted, data_.data(), data_.data() + matrices_, nullptr, nullptr, segments);
+    sum_segments(scan, weighted, segments);
+    add_segments(data_.data(), data_.data() + matrices_, scan.states, segments);
   }
   const float* s() const { return data_.data(); }
   const float* z() const { return data_.data() + matrices_; }
@@ -136,7 +137,7 @@ void full_linear_attention_forward(float* y, const float* q, const float* k, con
                                    AttentionSizes s, FeatureMap map) {
   if (s.sequences() == 0) return;
   Scan scan{};
-  scan.states = {nullptr, s.e, s.m};
+  scan.states.e = s.e, scan.states.m = s.m;
   scan.cut.heads = s.heads;
   scan.phi = {map};
   scan.lengths = lengths;
@@ -160,7 +161,7 @@ void full_linear_attention_backward(float* dq, float* dk, float* dv, const float
   const HeadRows<const float> k_rows(k, keys, s.heads, s.e), v_rows(v, keys, s.heads, s.m);
 
   Scan scan{};
-  scan.states = {nullptr, s.e, s.m};
+  scan.states.e = s.e, scan.states.m = s.m;
   scan.cut.heads = s.heads;
   scan.phi = {map};
   scan.lengths = lengths;

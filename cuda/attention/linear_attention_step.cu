@@ -1,68 +1,60 @@
 // One position of causal linear attention, for decoding (eq. 18-20). Reading and writing the state is nearly all the
-// work.
+// work, so a warp has eight pieces of it on their way before it waits for the first.
 #include "cuda/attention/linear_attention.h"
 
 namespace runnel::cuda {
 namespace {
 
-constexpr int step_threads = 256;
+constexpr int step_threads = 128, at_once = 8;
 
-// S += k v^T, Z += k, y = q^T S / n. `lanes`, a power of two, is how many threads share a row of S.
-// Launch: a block per head.
-// Owns:   a thread `width` columns of every (step_threads / lanes)-th row.
-// Shared: the sums of each warp.
+// S += k v^T, Z += k, y = q^T S / n.
+// Launch: a warp per head, or fewer that take several in turn. `lanes`, a power of two, share a row of S.
+// Owns:   a lane `width` columns of every (32 / lanes)-th row.
+// Shared: none.
 template <int width>
 __global__ void __launch_bounds__(step_threads)
     linear_attention_step_kernel(float* y, float* s, float* z, const float* q, const float* k, const float* v,
-                                 int64_t e, int64_t m, Phi phi, int lanes) {
-  constexpr int warps = step_threads / 32;
-  Shared shared;
-  Piece<width>* const sums = shared.take<Piece<width>>(step_threads);
-  float* const normalisers = shared.take<float>(warps);
-
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % lanes;
-  const int64_t head = blockIdx.x;
-  q += head * e, k += head * e, v += head * m, y += head * m;
-  s += head * e * m, z += head * e;
-
-  float inverse = 0;
-  for (int64_t first = 0; first < m; first += lanes * width) {
-    const int64_t column = first + lane * width;
-    const bool inside = column < m;
-    Piece<width> value{}, sum{};
-    float normaliser = 0;  // all threads of a row add up the same
-    if (inside) value = load<width>(v + column);
-#pragma unroll 4
-    for (int64_t i = thread / lanes; i < e; i += step_threads / lanes) {
-      const float qi = phi(q[i]), ki = phi(k[i]);
-      if (first == 0) normaliser += qi * (z[i] + ki);
-      if (!inside) continue;
-      Piece<width> row = load<width>(s + i * m + column);
+                                 int64_t heads, int64_t e, int64_t m, Phi phi, int lanes) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / lanes, rows = 32 / lanes;
+  for (int64_t head = first_element() / 32; head < heads; head += element_step() / 32) {
+    float normaliser = 0;  // all lanes of a row add up the same
+    for (int64_t first = 0; first < m; first += lanes * width) {
+      const int64_t column = first + lane % lanes * width;
+      const bool inside = column < m;
+      const Piece<width> value = inside ? load<width>(v + head * m + column) : Piece<width>{};
+      Piece<width> sum{};
+      for (int64_t begin = row; begin - row < e; begin += at_once * rows) {
+        Piece<width> state[at_once];
+        float qs[at_once], ks[at_once], zs[at_once];
 #pragma unroll
-      for (int j = 0; j < width; ++j) sum.at[j] += qi * (row.at[j] += ki * value.at[j]);
-      store(s + i * m + column, row);
-    }
-    for (int distance = 16; distance >= lanes; distance /= 2) {
+        for (int n = 0; n < at_once; ++n) {
+          const int64_t i = begin + n * rows;
+          const bool is_row = i < e;
+          state[n] = is_row && inside ? load<width>(s + (head * e + i) * m + column) : Piece<width>{};
+          qs[n] = is_row ? q[head * e + i] : 0;
+          ks[n] = is_row ? k[head * e + i] : 0;
+          zs[n] = is_row && first == 0 ? z[head * e + i] : 0;
+        }
+        __syncwarp();  // all lanes of a row have read its z
 #pragma unroll
-      for (float& x : sum.at) x += __shfl_xor_sync(all_lanes, x, distance);
-      normaliser += __shfl_xor_sync(all_lanes, normaliser, distance);
-    }
-    __syncthreads();  // the sums of the columns before have been read
-    if (thread % 32 < lanes) sums[warp * 32 + lane] = sum;
-    if (thread % 32 == 0) normalisers[warp] = normaliser;
-    __syncthreads();
-    if (first == 0) {
-      inverse = normaliser_eps;
-      for (int w = 0; w < warps; ++w) inverse += normalisers[w];
-      inverse = 1 / inverse;
-      for (int64_t i = thread; i < e; i += step_threads) z[i] += phi(k[i]);
-    }
-    if (thread < lanes && inside) {
-      Piece<width> total{};
-      for (int w = 0; w < warps; ++w)
-        for (int j = 0; j < width; ++j) total.at[j] += sums[w * 32 + lane].at[j];
-      for (float& x : total.at) x *= inverse;
-      store(y + column, total);
+        for (int n = 0; n < at_once; ++n) {
+          const int64_t i = begin + n * rows;
+          if (i >= e) continue;
+          const float qi = phi(qs[n]), ki = phi(ks[n]), zi = zs[n] + ki;
+          if (first == 0) normaliser += qi * zi;
+          if (first == 0 && lane % lanes == 0) z[head * e + i] = zi;
+#pragma unroll
+          for (int j = 0; j < width; ++j) sum.at[j] += qi * (state[n].at[j] += ki * value.at[j]);
+          if (inside) store(s + (head * e + i) * m + column, state[n]);
+        }
+      }
+      for (int distance = 16; distance >= lanes; distance /= 2) {
+#pragma unroll
+        for (float& number : sum.at) number += __shfl_xor_sync(all_lanes, number, distance);
+        if (first == 0) normaliser += __shfl_xor_sync(all_lanes, normaliser, distance);
+      }
+      for (float& number : sum.at) number /= normaliser + normaliser_eps;
+      if (row == 0 && inside) store(y + head * m + column, sum);
     }
   }
 }
@@ -72,12 +64,8 @@ void launch_step(float* y, float* s, float* z, const float* q, const float* k, c
                  const AttentionSizes& sizes, Phi phi) {
   int lanes = 1;
   while (lanes < 32 && lanes * width < sizes.m) lanes *= 2;
-  SharedBytes shared;
-  shared.add<Piece<width>>(step_threads);
-  shared.add<float>(step_threads / 32);
-  launch("linear_attention_step", linear_attention_step_kernel<width>,
-         Grid{dim3(static_cast<unsigned>(sizes.sequences())), dim3(step_threads), shared.bytes()}, y, s, z, q, k, v,
-         sizes.e, sizes.m, phi, lanes);
+  launch("linear_attention_step", linear_attention_step_kernel<width>, over(32 * sizes.sequences(), step_threads), y, s,
+         z, q, k, v, sizes.sequences(), sizes.e, sizes.m, phi, lanes);
 }
 
 }  // namespace

@@ -61,6 +61,7 @@ struct SoftmaxOperands {
 // What a number is stored as in a tile.
 template <class Tile>
 struct Multiplied {
+  static constexpr bool of_zero_is_zero = true;
   float factor = 1;
   __device__ float operator()(float x) const { return Tile::rounded(factor * x); }
 };

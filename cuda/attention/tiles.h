@@ -25,7 +25,8 @@ constexpr int loaders = 2 * team;  // threads that fetch and store a tile togeth
 template <class T>
 struct HeadRows {
   T* data;
-  int64_t batch, step;  // numbers from one batch entry, and from one position, to the next
+  int64_t batch;  // numbers from one batch entry to the next
+  int step;       // and from one position to the next
   int width;
   bool in_fours;
 
@@ -33,17 +34,22 @@ struct HeadRows {
   HeadRows(T* x, int64_t length, int64_t heads, int64_t columns, bool from_the_right = false)
       : data(from_the_right ? x + (length - 1) * heads * columns : x),
         batch(length * heads * columns),
-        step(from_the_right ? -heads * columns : heads * columns),
+        step(static_cast<int>(from_the_right ? -heads * columns : heads * columns)),
         width(static_cast<int>(columns)),
         in_fours(cuda::in_fours(columns, x)) {}
 
-  __device__ void select(int64_t sequence, int64_t heads) {
-    data += sequence / heads * batch + sequence % heads * width;
+  // Counts positions from `begin` on; then they may be of type int, which takes fewer registers.
+  __device__ void select(int64_t sequence, int64_t heads, int64_t begin = 0) {
+    data += sequence / heads * batch + sequence % heads * width + begin * step;
   }
-  __device__ T* at(int64_t position) const { return data + position * step; }
+  template <class Position>
+  __device__ T* at(Position position) const {
+    return data + static_cast<int64_t>(position) * step;
+  }
 
   // Columns [column, column + 4) of a row. What lies past the width reads as zero and is not written.
-  __device__ Piece<4> load(int64_t position, int column) const {
+  template <class Position>
+  __device__ Piece<4> load(Position position, int column) const {
     const T* x = at(position) + column;
     if (in_fours && column < width) return cuda::load<4>(x);
     Piece<4> values;
@@ -51,7 +57,8 @@ struct HeadRows {
     for (int i = 0; i < 4; ++i) values.at[i] = column + i < width ? x[i] : 0;
     return values;
   }
-  __device__ void store(int64_t position, int column, const Piece<4>& values) const {
+  template <class Position>
+  __device__ void store(Position position, int column, const Piece<4>& values) const {
     T* x = at(position) + column;
     if (in_fours && column < width) {
       cuda::store(x, values);
@@ -79,8 +86,9 @@ inline void clear_padding(float* x, const int32_t* lengths, int64_t batch, int64
 class Fetched {
  public:
   // Positions [first, first + 32) and columns [column, column + 32); positions from `end` on are zero.
-  __device__ void fetch(const HeadRows<const float>& rows, int64_t first, int64_t end, int column) {
-    const int64_t position = first + row();
+  template <class Position>
+  __device__ void fetch(const HeadRows<const float>& rows, Position first, Position end, int column) {
+    const Position position = first + row();
     load(rows, position, position < end ? rows.width - column : 0, column);
   }
   // The same where each thread knows the position of its row; -1 for none.
@@ -105,7 +113,19 @@ class Fetched {
   __device__ static int row() { return static_cast<int>(threadIdx.x) / 4; }
 
  private:
-  __device__ void load(const HeadRows<const float>& rows, int64_t position, int width, int column) {
+  __device__ static int part(int half) { return 16 * half + 4 * (static_cast<int>(threadIdx.x) % 4); }
+  template <class Map>
+  __device__ Piece<4> mapped(int half, Map map) const {
+    Piece<4> values;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      values.at[i] = map(x_[half].at[i]);  // not under the condition: threads would diverge
+      if (!Map::of_zero_is_zero && part(half) + i >= width_) values.at[i] = 0;
+    }
+    return values;
+  }
+  template <class Position>
+  __device__ void load(const HeadRows<const float>& rows, Position position, int width, int column) {
     width_ = width;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -116,15 +136,6 @@ class Fetched {
         x_[half] = {};
     }
   }
-  __device__ static int part(int half) { return 16 * half + 4 * (static_cast<int>(threadIdx.x) % 4); }
-  template <class Map>
-  __device__ Piece<4> mapped(int half, Map map) const {
-    Piece<4> values;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) values.at[i] = part(half) + i < width_ ? map(x_[half].at[i]) : 0;
-    return values;
-  }
-
   Piece<4> x_[2];
   int width_;
 };
