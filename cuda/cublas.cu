@@ -184,7 +184,9 @@ bool product(float* c, const float* a, const float* b, int64_t m, int64_t n, int
   check(plan->second.is_known() || has_vector, "matrix product: cuBLAS cannot multiply [", m, ",", k, "] and [", k, ",",
         n, "]");
   if (!plan->second.is_known()) return false;
+  const cudaEvent_t begin = begin_timing();
   plan->second.run(c, a, b, options);
+  end_timing("product", begin);
   return true;
 }
 

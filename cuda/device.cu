@@ -124,7 +124,10 @@ void copy(void* to, const void* from, size_t bytes, bool to_host) {
   if (to_host) synchronize();
 }
 
-void synchronize() { check_cuda(cudaStreamSynchronize(stream()), "the kernels before"); }
+void synchronize() {
+  check_cuda(cudaStreamSynchronize(stream()), "the kernels before");
+  read_timings();
+}
 
 int64_t free_memory() {
   size_t free = 0, total = 0;

@@ -24,6 +24,11 @@ size_t shared_memory();     // largest number of bytes per block
 // Throws Error "<what>: <CUDA's description>" unless status is success.
 void check_cuda(cudaError_t status, const char* what);
 
+// Around what is put on the stream under this name (a string literal), if kernels are timed: cuda/timing.cu.
+cudaEvent_t begin_timing();  // null: not timed
+void end_timing(const char* name, cudaEvent_t begin);
+void read_timings();  // of what has run: after a wait for the stream
+
 struct Grid {
   dim3 blocks, threads;  // threads per block: a multiple of 32
   size_t shared = 0;     // dynamic shared memory in bytes, from SharedBytes
@@ -53,7 +58,9 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, A
   config.blockDim = grid.threads;
   config.dynamicSmemBytes = grid.shared;
   config.stream = stream();
+  const cudaEvent_t begin = begin_timing();
   check_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), name);
+  end_timing(name, begin);
 }
 
 // Bytes of shared memory for the arrays that a kernel takes, added in the same order.

@@ -15,6 +15,7 @@ void release(void* memory);
 void copy(void* to, const void* from, size_t bytes, bool to_host);
 void fill(float* y, float value, int64_t n);
 void synchronize();
+double seconds(const std::function<void()>& work);  // between two events on the stream
 int64_t free_memory();
 void trim_memory();
 void* capture(const std::function<void()>& work);  // a graph that is ready to launch

@@ -1,6 +1,6 @@
-// RUNNEL_PROFILE=1 in the environment: the time of each CPU kernel, as a table on stderr when the program ends. For the
-// sources of the engine, the ops and the kernels only. CUDA kernels run asynchronously and may be captured in a graph:
-// NVIDIA's profilers time those.
+// RUNNEL_PROFILE=1 in the environment: the time of each kernel, as a table on stderr when the program ends. For the
+// sources of the engine, the ops and the kernels only. CPU kernels are timed here; those on CUDA run asynchronously,
+// and cuda/timing.cu times them.
 #pragma once
 #include <chrono>
 
@@ -8,10 +8,16 @@
 
 namespace runnel {
 
-// Times a kernel from its construction to its destruction; does nothing on CUDA, and without RUNNEL_PROFILE.
+// Whether kernels are timed now: with RUNNEL_PROFILE, and in kernel_time() of engine/timing.h.
+bool timing_kernels();
+
+// Of a kernel that has run. call: its name, or with arguments, "scale(y, x, s, n)".
+void add_kernel_time(Device device, const char* call, double seconds);
+
+// Times a kernel from its construction to its destruction, if kernels are timed; does nothing on CUDA.
 class KernelTimer {
  public:
-  KernelTimer(Device device, const char* call);  // call: the kernel's name and arguments, "scale(y, x, s, n)"
+  KernelTimer(Device device, const char* call);
   ~KernelTimer();
   KernelTimer(const KernelTimer&) = delete;
   KernelTimer& operator=(const KernelTimer&) = delete;

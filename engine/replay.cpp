@@ -2,11 +2,12 @@
 
 #include "engine/cuda_backend.h"
 #include "engine/dispatch.h"
+#include "engine/profile.h"
 
 namespace runnel {
 
 void Replay::run() {
-  if (device_ == Device::cpu || !std::exchange(warm_, true)) return work_();
+  if (device_ == Device::cpu || timing_kernels() || !std::exchange(warm_, true)) return work_();
   if constexpr (with_cuda) {
     if (!graph_) graph_ = cuda::capture(work_);
     cuda::launch_graph(graph_);

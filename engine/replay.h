@@ -8,8 +8,8 @@
 namespace runnel {
 
 // On CUDA the work is captured as a graph, so that all of its kernels cost one launch. The work may then use only
-// memory that it allocates itself or that outlives the Replay, and its host code runs no more than twice. On the CPU
-// each run() calls it.
+// memory that it allocates itself or that outlives the Replay, and its host code runs no more than twice. On the CPU,
+// and while kernels are timed one by one (engine/profile.h), each run() calls it.
 class Replay {
  public:
   Replay(Device device, std::function<void()> work) : device_(device), work_(std::move(work)) {}

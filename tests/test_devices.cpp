@@ -7,6 +7,7 @@
 #endif
 
 #include "engine/replay.h"
+#include "engine/timing.h"
 #include "models/decoder.h"
 #include "models/generation.h"
 #include "models/optimizer.h"
@@ -197,6 +198,42 @@ TEST_CASE("fewer threads than were asked for, by OMP_THREAD_LIMIT, change no los
   unsetenv("OMP_THREAD_LIMIT");
   REQUIRE(box.finish(limited).status == 0);
   CHECK_LE(distance(losses(box.folder / "limited"), losses(box.folder / "free")), rounding);
+}
+
+TEST_CASE(
+    "RUNNEL_PROFILE=1 on CUDA: a table of kernels; those of a graph are launched one by one, with the same result") {
+  if (!has_cuda()) return;
+  const Sandbox box;
+  succeed(box, mnist_train + "--device cuda --out run");
+  const std::string draw = "mnist sample --count 2 --device cuda --model run --out ";
+  succeed(box, draw + "graph.png");
+  setenv("RUNNEL_PROFILE", "1", 1);
+  const Result result = box.run(draw + "timed.png");
+  unsetenv("RUNNEL_PROFILE");
+  CHECK(result.status == 0);
+  CHECK(read(box.folder / "graph.png") == read(box.folder / "timed.png"));
+  for (const std::string kernel : {"linear_attention_step", "put_row"})  // once a byte, of which the first is given
+    CHECK(contains(result.err, "\n" + kernel + std::string(49 - kernel.size(), ' ') + "48 "));
+  CHECK(contains(result.err, "\nproduct "));
+  CHECK(contains(result.err, "\nall kernels "));
+  CHECK_FALSE(contains(result.err, "outside of kernels"));
+}
+
+TEST_CASE("kernel_time counts the kernels of some work, device_seconds takes as long as all of it") {
+  for (const Device device : devices()) {
+    const Tensor x = random_tensor(Shape{100, 100}, 1).to(device);
+    scale(x, 2);
+    KernelTime time;
+    const double seconds = device_seconds(device, [&] {
+      time = kernel_time(device, [&] {
+        for (int i = 0; i < 3; ++i) add(scale(x, 2), x);
+      });
+    });
+    CHECK(time.calls == 6);
+    CHECK(time.seconds > 0);
+    CHECK(seconds > time.seconds);
+    CHECK(kernel_time(device, [] {}).calls == 0);
+  }
 }
 
 TEST_CASE("ops refuse tensors of two devices") {
