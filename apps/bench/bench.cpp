@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "engine/check.h"
 #include "engine/file.h"
@@ -24,26 +25,34 @@ double median_seconds(const Timing& o, const std::function<void()>& call) {
   if (first > 20) return first;
   std::vector<double> seconds(first > 5 ? 1 : static_cast<size_t>(o.runs));
   std::generate(seconds.begin(), seconds.end(), once);
-  const auto median = seconds.begin() + std::ssize(seconds) / 2;
-  std::nth_element(seconds.begin(), median, seconds.end());
-  return *median;
+  return median(seconds);
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 Tensor uniform(Shape shape, Key key, Device device) {
   std::vector<float> values(static_cast<size_t>(shape.size()));
+#pragma omp parallel for
   for (size_t i = 0; i < values.size(); ++i) values[i] = 2 * key.uniform(i) - 1;
   return Tensor(shape, values, device);
 }
 
+int64_t product_size(Device device) { return device == Device::cpu ? 2048 : cuda_is_emulated() ? 64 : 8192; }
+
 double product_rate(const Timing& o) {
-  constexpr int64_t n = 2048;
+  const int64_t n = product_size(o.where());
   const Tensor a = uniform(Shape{n, n}, Key{1}, o.where()), b = uniform(Shape{n, n}, Key{2}, o.where());
-  return 2.0 * n * n * n / median_seconds(o, [&] { matmul(a, b); });
+  return 2 * std::pow(static_cast<double>(n), 3) / median_seconds(o, [&] { matmul(a, b); });
 }
 
 std::string hardware(const Timing& o, double rate) {
-  return fmt::format("{}, {} threads, {}; products of 2048 x 2048 in float32: {:.0f} GFLOP/s", model_name(o.where()),
-                     o.threads, o.precision, rate / 1e9);
+  const int64_t n = product_size(o.where());
+  return fmt::format("{}, {} threads, {}; products of {} x {} in {}: {:.0f} GFLOP/s", model_name(o.where()), o.threads,
+                     o.precision, n, n, o.where() == Device::cpu ? "float32" : o.precision, rate / 1e9);
 }
 
 namespace {

@@ -48,7 +48,11 @@ Tensor uniform(Shape shape, Key key, Device device);
 // more than 20, of the first one itself, for which that no longer matters.
 double median_seconds(const Timing& options, const std::function<void()>& call);
 
-double product_rate(const Timing& options);  // operations per second of a product of 2048 x 2048 in float32
+double median(std::vector<double> values);
+
+// Side of the square matrices whose product shows what a device can do: large enough to fill it.
+int64_t product_size(Device device);
+double product_rate(const Timing& options);  // operations per second of their product: in float32, on CUDA --precision
 // Processor or GPU, threads, precision and the product_rate of now: the ceiling for all that is measured.
 std::string hardware(const Timing& options, double rate);
 

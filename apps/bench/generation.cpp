@@ -88,6 +88,12 @@ double seconds_uncached(const GenerationOptions& o, const AutoregressiveTransfor
   return sum * static_cast<double>(length) / static_cast<double>(o.positions);
 }
 
+// How many images are drawn at once. A GPU needs thousands to be busy; without a state, a batch of sequences is enough.
+std::vector<int64_t> counts(const GenerationOptions& o, const Row& row) {
+  if (o.where() == Device::cpu) return {1, 8, 64};
+  return row.incremental ? std::vector<int64_t>{1, 64, 1024, 4096, 16384} : std::vector<int64_t>{1, 64};
+}
+
 int bench_generation(GenerationOptions& o) {
   const AutoregressiveConfig config = paper_image_model(o.images);
   fmt::print("images of {} bytes, {} layers; paper: images/s on its GPU, seconds for one on its CPU and GPU\n",
@@ -104,16 +110,22 @@ int bench_generation(GenerationOptions& o) {
     const AutoregressiveTransformer model(own, Key{1}, o.where());
     double one = 0, rate = 0;
     int64_t best = 0;
-    for (int64_t count = 1; count <= 64; count *= 8) {
+    const std::vector<int64_t> at_once = counts(o, row);
+    for (size_t i = 0; i < at_once.size(); ++i) {
+      const int64_t count = at_once[i];
       const double seconds = row.incremental ? seconds_incremental(o, model, static_cast<size_t>(count))
                                              : seconds_uncached(o, model, count);
+      table.note(fmt::format("{}, {} at once: {:.3g} images/s", row.name, count, static_cast<double>(count) / seconds));
       if (count == 1) one = seconds;
       if (static_cast<double>(count) / seconds > rate) {
         rate = static_cast<double>(count) / seconds;
         best = count;
       }
+      if (i + 1 == at_once.size()) break;
+      // A GPU that few images leave idle takes hardly longer for more of them.
+      const double growth = o.where() == Device::cpu ? static_cast<double>(at_once[i + 1] / count) : 4;
       const double next =
-          8 * seconds *
+          growth * seconds *
           (row.incremental ? 1 : static_cast<double>(o.positions) / static_cast<double>(config.max_length));
       if (next > o.limit) break;
     }

@@ -1,13 +1,22 @@
-// runnel bench kernels: every kernel of ops/kernels.h by itself, at the sizes of the paper's copy task, timed by Google
-// Benchmark. What a kernel must move (each input read once, each output written once) and compute, over the time that
-// it takes, stands beside what this machine reaches: a copy of an array too large for the caches, and a matrix product.
+// runnel bench kernels: every kernel of ops/kernels.h by itself, at the sizes of the paper's copy task, timed on the
+// CPU by Google Benchmark. What a kernel must move (each input read once, each output written once) and compute, over
+// the time that it takes, stands beside what this machine reaches: a copy of an array too large for the caches, and a
+// matrix product. The roofline shows both ceilings over operations per byte, and each kernel as a dot.
+//
+// A kernel on CUDA takes less time than its launch. So many calls are captured as a graph, and the GPU's own clock
+// times a replay that it begins right after another. The calls take turns with several sets of buffers, which together
+// are too large for its L2 cache.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <numeric>
 
 #include "apps/bench/bench.h"
+#include "engine/numerics.h"
+#include "engine/replay.h"
+#include "engine/timing.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 #if RUNNEL_WITH_BENCHMARK
@@ -28,25 +37,23 @@ struct KernelsOptions : BenchOptions {
   }
 };
 
-#if RUNNEL_WITH_BENCHMARK
-
 struct Kernel {
   std::string name;
   double numbers, operations;  // of four bytes, read or written; multiplications, additions and functions
   std::function<void()> run;
 };
 
+// Sequences, and numbers of an array too large for the caches. The emulator is thousands of times slower than a GPU.
+bool is_emulator(Device device) { return device == Device::cuda && cuda_is_emulated(); }
+int64_t batch_on(Device device) { return is_emulator(device) ? 8 : 64; }
+int64_t large_array(Device device) { return int64_t{1} << (is_emulator(device) ? 16 : 26); }
+
 // The kernels of the contract. Each keeps what it works on: the lambdas copy tensors, whose storage is shared.
 std::vector<Kernel> kernels(Device device) {
-  constexpr int64_t batch = 64, length = 128, heads = 8, e = 32, rows = batch * length, d = heads * e, f = 1024;
-  constexpr int64_t vocabulary = 11, components = 10, sequences = batch * heads, n = rows * d;
+  constexpr int64_t length = 128, heads = 8, e = 32, d = heads * e, f = 1024, vocabulary = 11, components = 10;
+  const int64_t batch = batch_on(device), rows = batch * length, sequences = batch * heads, n = rows * d;
   uint64_t seed = 0;
-  const auto floats = [&](std::initializer_list<int64_t> shape) {
-    Tensor t(shape);
-    const Key key{++seed};
-    for (int64_t i = 0; i < t.size(); ++i) t.data()[i] = 2 * key.uniform(static_cast<uint64_t>(i)) - 1;
-    return t.to(device);
-  };
+  const auto floats = [&](std::initializer_list<int64_t> shape) { return uniform(shape, Key{++seed}, device); };
   const auto numbers_below = [&](int64_t count, uint32_t below) {
     Indices t(Shape{count});
     const Key key{++seed};
@@ -68,14 +75,15 @@ std::vector<Kernel> kernels(Device device) {
   const Indices position(Shape{1}, {length - 1}, device);
   Indices out = numbers_below(rows, 1), counter(Shape{1}, {0}, device);
   std::vector<Key> key_list;
-  for (uint64_t i = 0; i < rows; ++i) key_list.push_back(Key{i});
+  for (uint64_t i = 0; i < static_cast<uint64_t>(rows); ++i) key_list.push_back(Key{i});
   const Keys keys(Shape{rows}, key_list, device);
   const Dropout dropped{0.1f, Key{9}}, none{};
   const AttentionSizes sizes{batch, length, length, heads, e, e, true}, full{batch, length, length, heads, e, e, false};
   const AttentionSizes one_position{batch, 1, length, heads, e, e, true};  // and a cache of `length`
   const FeatureMap map = FeatureMap::elu_plus_one;
   Tensor state = Tensor::full({sequences, e, e}, 0, device), state_z = Tensor::full({sequences, e}, 1, device);
-  const double N = n, R = rows, D = d, F = f, S = sequences, L = length, E = e, V = vocabulary, K = components;
+  const double D = d, F = f, L = length, E = e, V = vocabulary, K = components, N = static_cast<double>(n),
+               R = static_cast<double>(rows), S = static_cast<double>(sequences);
   const double scores = S * L * (L + 1) / 2;
 
 #define CASE(numbers, operations, kernel, ...) \
@@ -176,77 +184,141 @@ std::vector<Kernel> kernels(Device device) {
   return all;
 }
 
-// Google Benchmark finds out how often to call; its results become rows of our table.
-class Rows : public benchmark::BenchmarkReporter {
+// Seconds of one of the calls call(0), call(1), ... on CUDA: of so many that they take --seconds, but at most 50.
+double cuda_seconds(const KernelsOptions& o, const std::function<void(int64_t)>& call) {
+  call(0);  // libraries initialise themselves
+  const double once = device_seconds(Device::cuda, [&] { call(0); });
+  const int64_t calls = std::clamp<int64_t>(static_cast<int64_t>(o.seconds / once), 1, 50);
+  Replay replay(Device::cuda, [&] {
+    for (int64_t i = 0; i < calls; ++i) call(i);
+  });
+  replay.run();  // is not captured, so `call` may still allocate what it keeps
+  std::vector<double> seconds;
+  for (int64_t run = 0; run < o.runs; ++run) {
+    replay.run();
+    seconds.push_back(device_seconds(Device::cuda, [&] { replay.run(); }) / static_cast<double>(calls));
+  }
+  return median(seconds);
+}
+
+void time_on_cuda(const KernelsOptions& o, std::vector<Kernel> first,
+                  const std::function<std::vector<Kernel>()>& another_set,
+                  const std::function<void(const Kernel&, double seconds)>& report) {
+  constexpr int64_t most_sets = 16;
+  std::deque<std::vector<Kernel>> sets{std::move(first)};
+  for (size_t k = 0; k < sets[0].size(); ++k)
+    report(sets[0][k], cuda_seconds(o, [&](int64_t i) {
+             const size_t set = static_cast<size_t>(i % most_sets);
+             if (set == sets.size()) sets.push_back(another_set());
+             sets[set][k].run();
+           }));
+}
+
+#if RUNNEL_WITH_BENCHMARK
+
+// Google Benchmark finds out how often to call.
+class Reporter : public benchmark::BenchmarkReporter {
  public:
-  Rows(Table& table, const std::vector<Kernel>& kernels, double bytes_per_second, double operations_per_second)
-      : table_(table), kernels_(kernels), bytes_(bytes_per_second), operations_(operations_per_second) {}
+  Reporter(const std::vector<Kernel>& kernels, std::function<void(const Kernel&, double seconds)> report)
+      : kernels_(kernels), report_(std::move(report)) {}
   bool ReportContext(const Context&) override { return true; }
   void ReportRuns(const std::vector<Run>& runs) override {
-    for (const Run& run : runs) {
-      const Kernel& kernel = *std::find_if(kernels_.begin(), kernels_.end(),
-                                           [&](const Kernel& k) { return k.name == run.run_name.function_name; });
-      const double seconds = run.GetAdjustedRealTime() * 1e-9;
-      const double bytes = 4 * kernel.numbers / seconds, operations = kernel.operations / seconds;
-      table_.row({kernel.name, fmt::format("{:.1f}", 1e6 * seconds), fmt::format("{:.1f}", bytes / 1e9),
-                  fmt::format("{:.0f}", 100 * bytes / bytes_), fmt::format("{:.1f}", operations / 1e9),
-                  fmt::format("{:.0f}", 100 * operations / operations_)});
-    }
+    for (const Run& run : runs)
+      report_(*std::find_if(kernels_.begin(), kernels_.end(),
+                            [&](const Kernel& k) { return k.name == run.run_name.function_name; }),
+              run.GetAdjustedRealTime() * 1e-9);
   }
 
  private:
-  Table& table_;
   const std::vector<Kernel>& kernels_;
-  double bytes_, operations_;
+  std::function<void(const Kernel&, double seconds)> report_;
 };
 
-int bench_kernels(KernelsOptions& o) {
-  const Device device = o.where();
-  constexpr int64_t large = int64_t{1} << 26;  // 256 MB
-  const Tensor from = Tensor::full({large}, 1, device), to = Tensor::full({large}, 1, device);
-  const double bytes =
-      8.0 * large / median_seconds(o, [&] { DISPATCH(device, scale(Tensor(to).data(), from.data(), 1, large)); });
-  const double operations = product_rate(o);
-  fmt::print(
-      "sizes of the copy task: B 64, L 128, H 8, E = M = 32, D 256, F 1024, float32. Arrays of 8 MB may lie in a "
-      "cache. Ceilings: {:.1f} GB/s for an "
-      "array of 256 MB, {:.0f} GFLOP/s in a product of 2048 x 2048\n",
-      bytes / 1e9, operations / 1e9);
-  std::vector<Kernel> some = kernels(device);
-  std::erase_if(some, [&](const Kernel& kernel) { return kernel.name.find(o.filter) == std::string::npos; });
-  check<UsageError>(!some.empty(), "--filter ", o.filter, ": no kernel has this in its name");
-  Table table(o, "kernels", {"kernel", "us", "GB/s", "% of copy", "GFLOP/s", "% of product"}, std::ssize(some));
-  for (const Kernel& kernel : some)
+void time_on_cpu(const KernelsOptions& o, const std::vector<Kernel>& kernels,
+                 const std::function<void(const Kernel&, double seconds)>& report) {
+  for (const Kernel& kernel : kernels)
     benchmark::RegisterBenchmark(kernel.name.c_str(),
-                                 [&kernel, device](benchmark::State& state) {
+                                 [&kernel](benchmark::State& state) {
                                    kernel.run();  // the first run waits for fresh pages of memory
-                                   for ([[maybe_unused]] auto each : state) {
-                                     kernel.run();
-                                     synchronize(device);
-                                   }
+                                   for ([[maybe_unused]] auto each : state) kernel.run();
                                  })
         ->UseRealTime()
         ->MinTime(o.seconds);
-  Rows rows(table, some, bytes, operations);
-  benchmark::RunSpecifiedBenchmarks(&rows);
-  plot(table.file(".png"),
-       "set title 'kernels, % of what this machine reaches'; set style data histograms; set style fill solid 0.8; set "
-       "logscale y; set yrange [0.1:1000]; "
-       "set xtics rotate by -60; set bmargin 14; plot " +
-           table.source() + " skip 2 using 4:xtic(1) title 'memory', " + table.source() +
-           " skip 2 using 6 title 'arithmetic'",
-       1400, 600);
-  table.finish();
-  return 0;
+  Reporter reporter(kernels, report);
+  benchmark::RunSpecifiedBenchmarks(&reporter);
 }
 
 #else
 
-int bench_kernels(KernelsOptions&) {
+void time_on_cpu(const KernelsOptions&, const std::vector<Kernel>&,
+                 const std::function<void(const Kernel&, double seconds)>&) {
   fail("bench kernels: this build has no Google Benchmark; install libbenchmark-dev and build again");
 }
 
 #endif
+
+// Bytes per second, read and written, of a copy.
+double copy_rate(const KernelsOptions& o) {
+  const Device device = o.where();
+  const int64_t large = large_array(device);
+  const Tensor from = Tensor::full({large}, 1, device), to = Tensor::full({large}, 1, device);
+  const auto copy = [&] { DISPATCH(device, scale(Tensor(to).data(), from.data(), 1, large)); };
+  return 8.0 * static_cast<double>(large) /
+         (device == Device::cpu ? median_seconds(o, copy) : cuda_seconds(o, [&](int64_t) { copy(); }));
+}
+
+// Operations over bytes, and operations per second, of each row of the table, whose columns 2, 3 and 4 are us, MB and
+// MFLOP. Kernels without operations have no place in it.
+void plot_roofline(const Table& table, double bytes, double operations, const std::string& precision) {
+  const std::string dots = table.source() + " skip 2 using ($4 > 0 ? $4 / $3 : NaN):(1000 * $4 / $2)";
+  plot(table.file("-roofline.png"),
+       fmt::format("bytes = {:.6g}; peak = {:.6g}; ", bytes / 1e9, operations / 1e9) +
+           "set title 'roofline: each kernel, and what this machine reaches'; set logscale xy; set samples 1000; "
+           "set xlabel 'operations per byte'; set ylabel 'GFLOP/s'; set key left top; "
+           "set xrange [0.05:1000]; set yrange [1e-4 * peak:3 * peak]; "
+           "plot (bytes * x < peak ? bytes * x : peak) with lines lw 2 lc rgb '#3060a0' title sprintf('%.0f GB/s, "
+           "%.0f GFLOP/s in products (" +
+           precision + ")', bytes, peak), " + dots + " with points pt 7 ps 0.7 lc rgb '#b03020' notitle, " + dots +
+           ":1:(($0 - 3 * int($0 / 3) - 1) * 25) with labels left rotate variable offset 0.6,0 font ',8' notitle",
+       1600, 1100);
+}
+
+int bench_kernels(KernelsOptions& o) {
+  const Device device = o.where();
+  const double bytes = copy_rate(o), operations = product_rate(o);
+  fmt::print(
+      "sizes of the copy task: B {}, L 128, H 8, E = M = 32, D 256, F 1024, float32. Small arrays may lie in a cache. "
+      "Ceilings: {:.1f} GB/s for an array of {} MB, {:.0f} GFLOP/s in a product of {} x {}\n",
+      batch_on(device), bytes / 1e9, large_array(device) * 4 / 1'000'000, operations / 1e9, product_size(device),
+      product_size(device));
+  const auto chosen = [&] {
+    std::vector<Kernel> some = kernels(device);
+    std::erase_if(some, [&](const Kernel& kernel) { return kernel.name.find(o.filter) == std::string::npos; });
+    return some;
+  };
+  const std::vector<Kernel> some = chosen();
+  check<UsageError>(!some.empty(), "--filter ", o.filter, ": no kernel has this in its name");
+  Table table(o, "kernels", {"kernel", "us", "MB", "MFLOP", "GB/s", "% of copy", "GFLOP/s", "% of product"},
+              std::ssize(some));
+  const auto report = [&](const Kernel& kernel, double seconds) {
+    const double moved = 4 * kernel.numbers / seconds, computed = kernel.operations / seconds;
+    table.row({kernel.name, fmt::format("{:.2f}", 1e6 * seconds), fmt::format("{:.4g}", 4e-6 * kernel.numbers),
+               fmt::format("{:.4g}", 1e-6 * kernel.operations), fmt::format("{:.1f}", moved / 1e9),
+               fmt::format("{:.0f}", 100 * moved / bytes), fmt::format("{:.1f}", computed / 1e9),
+               fmt::format("{:.0f}", 100 * computed / operations)});
+  };
+  device == Device::cpu ? time_on_cpu(o, some, report) : time_on_cuda(o, some, chosen, report);
+  plot(table.file(".png"),
+       "set title 'kernels, % of what this machine reaches'; set style data histograms; set style fill solid 0.8; set "
+       "logscale y; set yrange [0.1:1000]; "
+       "set xtics rotate by -60; set bmargin 14; plot " +
+           table.source() + " skip 2 using 6:xtic(1) title 'memory', " + table.source() +
+           " skip 2 using 8 title 'arithmetic'",
+       1400, 600);
+  plot_roofline(table, bytes, operations, device == Device::cpu ? "float32" : o.precision);
+  table.finish();
+  return 0;
+}
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include "apps/bench/bench.h"
 #include "datasets/copy_task.h"
 #include "engine/tape.h"
+#include "engine/timing.h"
 #include "models/optimizer.h"
 
 namespace runnel {
@@ -37,19 +38,29 @@ int bench_training(TrainingOptions& o) {
     AutoregressiveTransformer model(config, Key{1}, o.where());
     RAdam optimizer(model.parameters(), {});
     uint64_t step = 0;
-    const double seconds = median_seconds(o, [&] {
+    const auto update = [&] {
       Tape tape;
       optimizer.step(tape.backward(loss(model, Key{step++})));
-    });
+    };
+    const double seconds = median_seconds(o, update);
     const double rate = static_cast<double>(batch * config.max_length) / seconds;
-    fmt::print("{}, batch {} x {}, dropout {}: {:.0f} tokens/s, {:.1f} ms/step, {:.0f}% of that rate in its products\n",
-               name, batch, config.max_length, config.encoder.dropout, rate, 1e3 * seconds,
-               100 * 3 * product_flops(config) * rate / peak);
-    rows.push_back({{"model", name},
-                    {"batch", batch},
-                    {"length", config.max_length},
-                    {"tokens_per_second", rate},
-                    {"ms_per_step", 1e3 * seconds}});
+    std::string kernels;
+    nlohmann::json& row = rows.emplace_back(nlohmann::json{{"model", name},
+                                                           {"batch", batch},
+                                                           {"length", config.max_length},
+                                                           {"tokens_per_second", rate},
+                                                           {"ms_per_step", 1e3 * seconds}});
+    if (o.where() == Device::cuda) {
+      const KernelTime time = kernel_time(o.where(), update);
+      kernels = fmt::format(" ({:.1f} ms on the GPU, in {} kernels)", 1e3 * time.seconds, time.calls);
+      row["gpu_ms_per_step"] = 1e3 * time.seconds;
+      row["kernels_per_step"] = time.calls;
+    }
+    fmt::print(
+        "{}, batch {} x {}, dropout {}: {:.0f} tokens/s, {:.1f} ms/step{}, {:.0f}% of that rate in its products\n",
+        name, batch, config.max_length, config.encoder.dropout, rate, 1e3 * seconds, kernels,
+        100 * 3 * product_flops(config) * rate / peak);
+    std::fflush(stdout);
   };
   measure("copy task", AutoregressiveConfig{}, 64, [&](const AutoregressiveTransformer& model, Key key) {
     const CopyBatch data = CopyTask{}.batch(key.fold(0), 64, o.where());
