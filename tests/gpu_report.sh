@@ -77,7 +77,7 @@ has '| attention | **failed**: exit status 3: runnel: it broke |'
 has '| generation | result of bench generation --device cuda'
 [ "$(head -n "$before" $report | grep -c '| part ')" -eq 5 ] || fail "the first report is gone"
 FAKE_MISSING=RAdam run 1 smoke
-has '| smoke | **failed**: a test of the selection is not in this bundle |'
+has '| smoke | **failed**: no test case is called RAdam: twelve* |'
 fake bin/compute-sanitizer 'echo "========= ERROR SUMMARY: 2 errors"; exit 9'
 run 1 sanitize
 has '| compute-sanitizer memcheck | ERROR SUMMARY: 2 errors |'
