@@ -10,6 +10,8 @@
 
 #include "engine/check.h"
 #include "engine/file.h"
+#include "engine/replay.h"
+#include "engine/timing.h"
 #include "ops/ops.h"
 
 namespace runnel {
@@ -32,6 +34,22 @@ double median(std::vector<double> values) {
   const auto middle = values.begin() + std::ssize(values) / 2;
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
+}
+
+double cuda_seconds(const Timing& o, double together, const std::function<void(int64_t)>& call) {
+  call(0);  // libraries initialise themselves
+  const double once = device_seconds(Device::cuda, [&] { call(0); });
+  const int64_t calls = std::clamp<int64_t>(static_cast<int64_t>(together / once), 1, 50);
+  Replay replay(Device::cuda, [&] {
+    for (int64_t i = 0; i < calls; ++i) call(i);
+  });
+  replay.run();  // is not captured, so `call` may still allocate what it keeps
+  std::vector<double> seconds;
+  for (int64_t run = 0; run < o.runs; ++run) {
+    replay.run();
+    seconds.push_back(device_seconds(Device::cuda, [&] { replay.run(); }) / static_cast<double>(calls));
+  }
+  return median(seconds);
 }
 
 Tensor uniform(Shape shape, Key key, Device device) {

@@ -50,6 +50,11 @@ double median_seconds(const Timing& options, const std::function<void()>& call);
 
 double median(std::vector<double> values);
 
+// Median seconds of a call on CUDA, by the GPU's clock, for what takes less time than its launch: call(0), call(1), ...
+// are captured as a graph, as many as take `together` seconds, but at most 50, and a replay is timed that follows right
+// after another. Before, all of them are called once: then they may allocate what they keep.
+double cuda_seconds(const Timing& options, double together, const std::function<void(int64_t)>& call);
+
 // Side of the square matrices whose product shows what a device can do: large enough to fill it.
 int64_t product_size(Device device);
 double product_rate(const Timing& options);  // operations per second of their product: in float32, on CUDA --precision

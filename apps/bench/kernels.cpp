@@ -15,8 +15,6 @@
 
 #include "apps/bench/bench.h"
 #include "engine/numerics.h"
-#include "engine/replay.h"
-#include "engine/timing.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 #if RUNNEL_WITH_BENCHMARK
@@ -184,30 +182,13 @@ std::vector<Kernel> kernels(Device device) {
   return all;
 }
 
-// Seconds of one of the calls call(0), call(1), ... on CUDA: of so many that they take --seconds, but at most 50.
-double cuda_seconds(const KernelsOptions& o, const std::function<void(int64_t)>& call) {
-  call(0);  // libraries initialise themselves
-  const double once = device_seconds(Device::cuda, [&] { call(0); });
-  const int64_t calls = std::clamp<int64_t>(static_cast<int64_t>(o.seconds / once), 1, 50);
-  Replay replay(Device::cuda, [&] {
-    for (int64_t i = 0; i < calls; ++i) call(i);
-  });
-  replay.run();  // is not captured, so `call` may still allocate what it keeps
-  std::vector<double> seconds;
-  for (int64_t run = 0; run < o.runs; ++run) {
-    replay.run();
-    seconds.push_back(device_seconds(Device::cuda, [&] { replay.run(); }) / static_cast<double>(calls));
-  }
-  return median(seconds);
-}
-
 void time_on_cuda(const KernelsOptions& o, std::vector<Kernel> first,
                   const std::function<std::vector<Kernel>()>& another_set,
                   const std::function<void(const Kernel&, double seconds)>& report) {
   constexpr int64_t most_sets = 16;
   std::deque<std::vector<Kernel>> sets{std::move(first)};
   for (size_t k = 0; k < sets[0].size(); ++k)
-    report(sets[0][k], cuda_seconds(o, [&](int64_t i) {
+    report(sets[0][k], cuda_seconds(o, o.seconds, [&](int64_t i) {
              const size_t set = static_cast<size_t>(i % most_sets);
              if (set == sets.size()) sets.push_back(another_set());
              sets[set][k].run();
@@ -264,7 +245,7 @@ double copy_rate(const KernelsOptions& o) {
   const Tensor from = Tensor::full({large}, 1, device), to = Tensor::full({large}, 1, device);
   const auto copy = [&] { DISPATCH(device, scale(Tensor(to).data(), from.data(), 1, large)); };
   return 8.0 * static_cast<double>(large) /
-         (device == Device::cpu ? median_seconds(o, copy) : cuda_seconds(o, [&](int64_t) { copy(); }));
+         (device == Device::cpu ? median_seconds(o, copy) : cuda_seconds(o, o.seconds, [&](int64_t) { copy(); }));
 }
 
 // Operations over bytes, and operations per second, of each row of the table, whose columns 2, 3 and 4 are us, MB and
