@@ -31,7 +31,7 @@ within() {
   local left=$((deadline - SECONDS)) limit=$1
   [ "$left" -lt "$limit" ] && limit=$left
   [ "$limit" -gt 0 ] || return 124
-  timeout --kill-after=5 "$limit" stdbuf -oL "${@:2}"
+  timeout --kill-after=5 "$limit" "${@:2}"
 }
 
 # Why a command failed: its exit status and, of its log, the first failed check, or else the last line.
@@ -45,7 +45,7 @@ why() {
 # rows NAME LIMIT COMMAND: each line that it prints becomes a row. What it says on stderr is in its log.
 rows() {
   local name=$1 log=$out/${1//[^a-zA-Z0-9]/-}.log code line
-  within "$2" "${@:3}" 2>"$log" | while IFS= read -r line; do [ -z "$line" ] || row "$name" "$line"; done
+  within "$2" stdbuf -oL "${@:3}" 2>"$log" | while IFS= read -r line; do [ -z "$line" ] || row "$name" "$line"; done
   code=${PIPESTATUS[0]}
   [ "$code" -eq 0 ] || failed "$name" "$(why "$code" "$log")"
 }
@@ -147,7 +147,7 @@ sanitize() {
   sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null) ||
     { row "compute-sanitizer" "not installed"; return; }
   chosen=$(selection "${ops[@]}") || { failed "compute-sanitizer" "$chosen"; return; }
-  for tool in memcheck racecheck synccheck initcheck; do
+  for tool in memcheck synccheck initcheck racecheck; do
     log=$out/$tool.log
     within 40 "$sanitizer" --tool $tool --error-exitcode 9 ./runnel_tests "$chosen" >"$log" 2>&1
     code=$?
@@ -156,18 +156,26 @@ sanitize() {
   done
 }
 
+# by_ncu NAME KERNELS COUNT COMMAND: of the first so many launches of kernels of this name.
+by_ncu() {
+  local log=$out/$1.log file=$out/$1.ncu-rep code
+  rm -f "$file"
+  within 20 "$ncu" --section SpeedOfLight --section MemoryWorkloadAnalysis --section WarpStateStats --section SourceCounters \
+    --clock-control none --kernel-name "regex:$2" --launch-count "$3" --export "$file" "${@:4}" >"$log" 2>&1
+  code=$?
+  if [ "$code" -eq 0 ] && [ -e "$file" ]; then row "ncu" "$1.ncu-rep"; else failed "$1" "$(grep -am 1 '==ERROR==' "$log" || why $code "$log")"; fi
+}
+
 profile() {
-  local ncu code attention=(bench attention --device cuda --attention linear --batch 10 --shortest 784 --longest 784 --out "$out/profile")
+  # An odd length, before which no shorter ones are measured.
+  local ncu attention=(./runnel bench attention --device cuda --attention linear --batch 10 --shortest 783 --longest 783 --out "$out/profile")
   export RUNNEL_PROFILE=1
   rows "profile, training" 20 sh -c './runnel bench training --device cuda --runs 3 2>&1 >/dev/null'
-  rows "profile, attention, B 10, L 784" 10 sh -c './runnel "$@" 2>&1 >/dev/null' sh "${attention[@]}"
+  rows "profile, attention, B 10, L 783" 10 sh -c '"$@" 2>&1 >/dev/null' sh "${attention[@]}"
   unset RUNNEL_PROFILE
   ncu=$(command -v ncu || ls /usr/local/cuda/bin/ncu 2>/dev/null) || { row "ncu" "not installed"; return; }
-  within 30 "$ncu" --section SpeedOfLight --section MemoryWorkloadAnalysis --section WarpStateStats --section SourceCounters \
-    --clock-control none --kernel-name 'regex:attention' --launch-count 24 --force-overwrite --export "$out/ncu" \
-    ./runnel "${attention[@]}" --runs 1 >"$out/ncu.log" 2>&1
-  code=$?
-  if [ "$code" -eq 0 ]; then row "ncu" "ncu.ncu-rep"; else failed "ncu" "$(why "$code" "$out/ncu.log")"; fi
+  by_ncu ncu-attention attention 24 "${attention[@]}" --runs 1
+  by_ncu ncu-step linear_attention_step 2 ./runnel bench kernels --device cuda --filter linear_attention_step --out "$out/profile"
 }
 
 { echo; echo "## $(date -u '+%F %H:%M') UTC: $*"; echo; echo '| what | result |'; echo '| --- | --- |'; } >>"$out/report.md"

@@ -13,7 +13,7 @@ fake() { printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod +x "$1"; }
 fake bin/nvidia-smi 'echo "Fake GPU, 580.1"'
 fake bin/python3 'exit 1'
 fake bin/ldd 'true'
-fake bin/ncu 'echo "ncu $*"'
+fake bin/ncu 'echo "ncu $*"; while [ "$1" != --export ]; do shift; done; touch "$2"'
 fake bin/compute-sanitizer 'shift 4; "$@"; echo "========= ERROR SUMMARY: 0 errors"'
 fake runnel 'case "$*" in
   *"$FAKE_FAILS"*) echo first; echo "runnel: it broke" >&2; exit 3 ;;
@@ -65,8 +65,9 @@ has '| forms of linear attention | result of check --device cuda --precision f32
 has '| beside PyTorch | PyTorch is not installed |'
 has '| compute-sanitizer racecheck | ERROR SUMMARY: 0 errors |'
 has '| profile, training | profile of bench training --device cuda --runs 3 |'
-has '| ncu | ncu.ncu-rep |'
-grep -qF -- '--section SourceCounters --clock-control none' report/ncu.log || fail "ncu without its sections"
+has '| ncu | ncu-attention.ncu-rep |'
+has '| ncu | ncu-step.ncu-rep |'
+grep -qF -- '--section SourceCounters --clock-control none' report/ncu-step.log || fail "ncu without its sections"
 [ "$(grep -o '| part [a-z]*' $report | tr -d '\n')" = '| part smoke| part speed| part tests| part sanitize| part profile' ] ||
   fail "the parts are not in order"
 
@@ -82,6 +83,9 @@ fake bin/compute-sanitizer 'echo "========= ERROR SUMMARY: 2 errors"; exit 9'
 run 1 sanitize
 has '| compute-sanitizer memcheck | ERROR SUMMARY: 2 errors |'
 has '| compute-sanitizer memcheck | **failed**: exit status 9'
+fake bin/ncu 'echo "==ERROR== ERR_NVGPUCTRPERM"'
+run 1 profile
+has '| ncu-attention | **failed**: ==ERROR== ERR_NVGPUCTRPERM |'
 
 FAKE_FAILING_TEST=3 run 1 tests
 has '| tests | 32 cases, 31 passed, 1 failed |'
