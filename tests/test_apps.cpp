@@ -662,7 +662,8 @@ TEST_CASE("bench convergence: a run for each attention, which it goes on with") 
 TEST_CASE("bench kernels on CUDA: each as a graph of many calls") {
   if (!why_unavailable(Device::cuda).empty()) return;
   const Sandbox box;
-  const Result result = succeed(box, "bench kernels --device cuda --seconds 0.001 --runs 2 --filter advance --out tables");
+  const Result result =
+      succeed(box, "bench kernels --device cuda --seconds 0.001 --runs 2 --filter advance --out tables");
   const std::string csv = read(box.folder / "tables" / "kernels.csv");
   CHECK(contains(csv, "\nkernel,us,MB,MFLOP,GB/s,% of copy,GFLOP/s,% of product\nadvance,"));
 }
