@@ -108,7 +108,7 @@ speed() {
     rows "attention, B 10, L $length" 20 "${bench[@]}" attention --device cuda --batch 10 --shortest $length --longest $length --out "$out/$length"
   done
   rows "attention" 40 "${bench[@]}" attention --device cuda --limit 2 --out "$out"
-  ./runnel bench ladder --help >/dev/null 2>&1 && rows "ladder" 30 "${bench[@]}" ladder --device cuda --out "$out"
+  ./runnel bench --help | grep -q '^ *ladder ' && rows "ladder" 30 "${bench[@]}" ladder --device cuda --out "$out"
   rows "generation" 90 "${bench[@]}" generation --device cuda --runs 1 --limit 15 --out "$out"
   if python3 -c 'import torch' 2>/dev/null; then
     rows "beside PyTorch" 50 python3 ./gpu_peers.py attention --batch 10 --lengths 784 3072

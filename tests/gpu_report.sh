@@ -17,7 +17,7 @@ fake bin/ncu 'echo "ncu $*"; while [ "$1" != --export ]; do shift; done; touch "
 fake bin/compute-sanitizer 'shift 4; "$@"; echo "========= ERROR SUMMARY: 0 errors"'
 fake runnel 'case "$*" in
   *"$FAKE_FAILS"*) echo first; echo "runnel: it broke" >&2; exit 3 ;;
-  *ladder*) exit 2 ;;
+  "bench --help") echo "  ladder   fake" ;;
   *training*) echo "training: a | b"; sleep "${FAKE_SLEEP:-0}"; echo "profile of $*" >&2 ;;
   *) echo "result of $*" ;;
 esac'
@@ -62,6 +62,7 @@ run 0
 has '| GPU, driver | Fake GPU, 580.1 |'
 has '| training, tf32 | training: a \| b |'
 has '| forms of linear attention | result of check --device cuda --precision f32 |'
+has '| ladder | result of bench ladder --device cuda'
 has '| beside PyTorch | PyTorch is not installed |'
 has '| compute-sanitizer racecheck | ERROR SUMMARY: 0 errors |'
 has '| profile, training | profile of bench training --device cuda --runs 3 |'

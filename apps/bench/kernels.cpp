@@ -269,9 +269,9 @@ int bench_kernels(KernelsOptions& o) {
   const double bytes = copy_rate(o), operations = product_rate(o);
   fmt::print(
       "sizes of the copy task: B {}, L 128, H 8, E = M = 32, D 256, F 1024, float32. Small arrays may lie in a cache. "
-      "Ceilings: {:.1f} GB/s for an array of {} MB, {:.0f} GFLOP/s in a product of {} x {}\n",
-      batch_on(device), bytes / 1e9, large_array(device) * 4 / 1'000'000, operations / 1e9, product_size(device),
-      product_size(device));
+      "Ceilings: {:.1f} GB/s for an array of {:.3g} MB, {:.0f} GFLOP/s in a product of {} x {}\n",
+      batch_on(device), bytes / 1e9, 4e-6 * static_cast<double>(large_array(device)), operations / 1e9,
+      product_size(device), product_size(device));
   const auto chosen = [&] {
     std::vector<Kernel> some = kernels(device);
     std::erase_if(some, [&](const Kernel& kernel) { return kernel.name.find(o.filter) == std::string::npos; });
