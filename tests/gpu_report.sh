@@ -95,12 +95,13 @@ has '| tests 3 to 3 | **failed**: exit status 1: x.cpp:7: ERROR: CHECK( a ) is N
 # A kill loses no row.
 rm -r report
 FAKE_SLEEP=5 setsid ./gpu-report.sh speed >output 2>&1 &
+killed=$!
+disown
 for ((i = 0; i < 200; ++i)); do
   grep -qF 'training: a' $report 2>/dev/null && break
   sleep 0.05
 done
-kill -KILL -- -$!
-wait $! 2>/dev/null || true
+kill -KILL -- -$killed
 has '| training, tf32 | training: a \| b |'
 
 # cuBLAS in a Python package.
