@@ -113,6 +113,13 @@ else
     run build-cuda
   else
     build cuda runnel_cuda  # compiled for all architectures; there is no GPU to run it on
+    status=0
+    tests/divergence.sh build-cuda/CMakeFiles/runnel_cuda.dir/cuda/attention/*.o || status=$?
+    case $status in
+      0) passed=$((passed + 1)) ;;
+      2) skip "of divergent regions in CUDA kernels: it needs cuobjdump and nvdisasm" ;;
+      *) failed=$((failed + 1)) ;;
+    esac
   fi
 fi
 

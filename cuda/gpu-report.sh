@@ -56,13 +56,13 @@ find_cublas() {
   local folder
   while IFS= read -r folder; do
     folder=$folder/nvidia/cu13/lib
-    [ -e "$folder/libcublas.so.13" ] || continue
+    [ -e "$folder/libcublasLt.so.13" ] || continue
     export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     row "cuBLAS" "$folder"
     return
   done < <(python3 -c 'import sys; print("\n".join(sys.path))' 2>/dev/null)
-  failed "cuBLAS" "libcublas.so.13 is not found"
-  stop "libcublas.so.13 is not found; install CUDA 13, or: pip install 'nvidia-cublas>=13,<14'"
+  failed "cuBLAS" "libcublasLt.so.13 is not found"
+  stop "libcublasLt.so.13 is not found; install CUDA 13, or: pip install 'nvidia-cublas>=13,<14'"
 }
 
 # selection NAME...: the option for test cases of these names, or a sentence if there is none of one of them.

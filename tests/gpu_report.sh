@@ -105,10 +105,10 @@ kill -KILL -- -$killed
 has '| training, tf32 | training: a \| b |'
 
 # cuBLAS in a Python package.
-fake bin/ldd 'echo "libcublas.so.13 => not found"'
+fake bin/ldd 'echo "libcublasLt.so.13 => not found"'
 run 1 tests
-has '| cuBLAS | **failed**: libcublas.so.13 is not found |'
-mkdir -p site/nvidia/cu13/lib && touch site/nvidia/cu13/lib/libcublas.so.13
+has '| cuBLAS | **failed**: libcublasLt.so.13 is not found |'
+mkdir -p site/nvidia/cu13/lib && touch site/nvidia/cu13/lib/libcublasLt.so.13
 fake bin/python3 "echo $folder/site"
 run 0 tests
 has "| cuBLAS | $folder/site/nvidia/cu13/lib |"

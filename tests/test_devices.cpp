@@ -156,7 +156,9 @@ TEST_CASE("mnist on CUDA: the losses and the images of the CPU") {
 
 #if RUNNEL_CUDA_IS_EMULATED
 // Of the paper's eight layers, with heads that are cut into segments; all else is small.
-TEST_CASE("CUDA: at most 250 launches for a training step of eight layers, and 64 for a byte that is drawn") {
+TEST_CASE(
+    "CUDA: at most 250 launches for a training step of eight layers, 64 for a byte that is drawn, 22 of Muon for a "
+    "shape") {
   AutoregressiveConfig config;
   config.encoder = {.layers = 8, .heads = 2, .head_dim = 8, .feed_forward = 32, .dropout = 0.1};
   config.vocabulary = 256;
@@ -187,6 +189,19 @@ TEST_CASE("CUDA: at most 250 launches for a training step of eight layers, and 6
   });
   CHECK_LE(of_byte, 64);
   MESSAGE(of_step << " launches for a step, " << of_byte << " for a byte");
+
+  const Parameters all = model.parameters();
+  Optimizer muon(all, {}, true);
+  Optimizer radam(all, {});
+  const auto gradients = [&] {
+    Tape tape;
+    const Tensor nll = logistic_mixture_nll(model(tokens, Key{3}), tokens);
+    return tape.backward(sum(nll));
+  }();
+  const Tensor squares = radam.squares(gradients);
+  const size_t more = launches_of([&] { muon.step(gradients, muon.squares(gradients)); }) -
+                      launches_of([&] { radam.step(gradients, squares); });
+  CHECK_LE(more, 3 * 22 + 4);  // for each of three shapes; and the norms
 }
 #endif
 
