@@ -222,6 +222,8 @@ __global__ void exact_functions_kernel(float* out) {
   out[threadIdx.x] = floorf(logf(expf(static_cast<float>(4 + threadIdx.x % 64)))) - 4;
 }
 
+__global__ void exact_log1p_kernel(float* out) { out[threadIdx.x] = log1pf(static_cast<float>(threadIdx.x)); }
+
 // --- instructions of a warp ---
 
 __device__ __forceinline__ float with_other_half(float x) { return x + __shfl_xor_sync(all_lanes, x, 16); }
@@ -451,6 +453,8 @@ const std::vector<Plant> plants = {
     {"much_shared_memory", run_much_shared_memory, itself},
     {"exact_functions", [](const Buffers& b) { launch("", exact_functions_kernel, block(128), b.out); },
      [](int i) { return static_cast<float>(i % 64); }},
+    {"exact_log1p", [](const Buffers& b) { launch("", exact_log1p_kernel, block(Buffers::size), b.out); },
+     [](int i) { return std::log1p(static_cast<float>(i)); }},
     {"inlined_twice", [](const Buffers& b) { launch("", inlined_twice_kernel, block(32), b.out); }, zero},
     {"mma_unrounded", [](const Buffers& b) { launch("", mma_unrounded_kernel, block(32), b.x, b.out); }, zero},
     {"order_of_k", run_order_of_k, [](int i) { return i == 0 ? 1.0f : 0; }},

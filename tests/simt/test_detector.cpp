@@ -209,6 +209,8 @@ TEST_CASE("detector: the seed draws the number of multiprocessors and the shared
 TEST_CASE("detector: exponentials and logarithms assumed exact to the last place") {
   check_result("exact_functions", "right");
   check_result("exact_functions", "wrong", "SIMT_SEED=1");
+  check_result("exact_log1p", "right");
+  check_result("exact_log1p", "wrong", "SIMT_SEED=1");
 }
 
 TEST_CASE("detector: a matrix product assumed to add in one order") {

@@ -226,11 +226,13 @@ inline float inexact_expf(float x) { return inexact(::expf(x), x); }
 inline float inexact_logf(float x) { return inexact(::logf(x), x); }
 inline float inexact_erfcf(float x) { return inexact(::erfcf(x), x); }
 inline float inexact_expm1f(float x) { return inexact(::expm1f(x), x); }
+inline float inexact_log1pf(float x) { return inexact(::log1pf(x), x); }
 }  // namespace simt
 #define expf(x) simt::inexact_expf(x)
 #define logf(x) simt::inexact_logf(x)
 #define erfcf(x) simt::inexact_erfcf(x)
 #define expm1f(x) simt::inexact_expm1f(x)
+#define log1pf(x) simt::inexact_log1pf(x)
 // Macros, because glibc's <math.h> declares functions of these names and exports none.
 #define __expf(x) expf(x)
 #define __logf(x) logf(x)
