@@ -369,6 +369,20 @@ void run_freed_in_graph(const Buffers& buffers) {
   check_cuda(cudaGraphLaunch(exec, stream()), "launch");
 }
 
+// The copy's own error is ignored: the capture must end in one.
+void run_captured_copy_from_host(const Buffers& buffers) {
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  check_cuda(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "begin");
+  const std::vector<float> values(Buffers::size, 0.0f);
+  static_cast<void>(
+      cudaMemcpyAsync(buffers.out, values.data(), values.size() * sizeof(float), cudaMemcpyDefault, stream()));
+  check_cuda(cudaStreamEndCapture(stream(), &graph), "end");
+  check_cuda(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+  check_cuda(cudaGraphLaunch(exec, stream()), "launch");
+  check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
+}
+
 // out[8,16] = p p^T x = x, where p exchanges rows i and i + 4, read as it is and transposed.
 void run_cublas(const Buffers& buffers) {
   float p[64] = {}, *device_p = nullptr, *transposed = nullptr;
@@ -449,6 +463,7 @@ const std::vector<Plant> plants = {
     {"copy_past_array",
      [](const Buffers& b) { launch("", copy_past_array_kernel, block(32, floats(124)), b.x, b.out); }, zero},
     {"freed_in_graph", run_freed_in_graph, zero},
+    {"captured_copy_from_host", run_captured_copy_from_host, zero},
     {"many_multiprocessors", run_many_multiprocessors, [](int i) { return i == 0 ? 127.0f * 64 : 0; }},
     {"much_shared_memory", run_much_shared_memory, itself},
     {"exact_functions", [](const Buffers& b) { launch("", exact_functions_kernel, block(128), b.out); },

@@ -521,7 +521,8 @@ cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t least) {
   return result(cudaSuccess);
 }
 
-// Host memory is read at once: what CUDA does with memory that is not page-locked. A graph reads it at each launch.
+// Host memory is read at once: what CUDA does with memory that is not page-locked. In a graph it would be accessed at
+// each launch, when it may be gone.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   if (bytes == 0) return result(cudaSuccess);
   const bool to_device = on_device(to, bytes), from_device = on_device(from, bytes);
@@ -531,8 +532,12 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
       (to_device != (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) ||
        from_device != (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice)))
     return result(cudaErrorInvalidValue);
+  if (at(stream)->capture && !(from_device && to_device)) {
+    at(stream)->invalidated = true;
+    return result(cudaErrorStreamCaptureUnsupported);
+  }
   ++simt::launches();
-  if (from_device || at(stream)->capture) return enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  if (from_device) return enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   const char* begin = static_cast<const char*>(from);
   return enqueue(stream, [to, staged = std::vector<char>(begin, begin + bytes)] {
     std::memcpy(to, staged.data(), staged.size());

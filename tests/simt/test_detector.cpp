@@ -227,6 +227,10 @@ TEST_CASE("detector: a matrix that starts elsewhere than its algorithm expects")
   check_reported("misaligned_operand", "operand 2 of a matrix product does not start at a multiple of 32 bytes");
 }
 
+TEST_CASE("detector: a graph that copies from memory of the host, which may be gone when it is launched") {
+  check_reported("captured_copy_from_host", "end: operation failed due to a previous error during capture");
+}
+
 // --- asynchronous copies ---
 
 TEST_CASE("detector: an asynchronous copy read before the wait") {
