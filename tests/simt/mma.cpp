@@ -56,21 +56,21 @@ void multiply_bf16(const Warp& warp, uint32_t) {
   multiply<16>(warp, a, b);
 }
 
-void mma(float (&d)[4], const uint32_t* a, const uint32_t* b, WarpFunction function, Where where, const void* caller) {
+void mma(float (&d)[4], const uint32_t* a, const uint32_t* b, WarpFunction function, Where where) {
   const Operands in{d, a, b};
   float out[4];
-  warp_meeting(WarpOp::mma, 0xffffffffu, &in, out, function, where, caller);
+  warp_meeting(WarpOp::mma, 0xffffffffu, &in, out, function, where);
   std::memcpy(d, out, sizeof out);
 }
 
 }  // namespace
 
 void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Where where) {
-  mma(d, a, b, multiply_tf32, where, __builtin_return_address(0));
+  mma(d, a, b, multiply_tf32, where);
 }
 
 void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Where where) {
-  mma(d, a, b, multiply_bf16, where, __builtin_return_address(0));
+  mma(d, a, b, multiply_bf16, where);
 }
 
 }  // namespace simt

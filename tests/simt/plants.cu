@@ -235,6 +235,15 @@ __global__ void inlined_twice_kernel(float* out) {
     out[threadIdx.x] = 2 * with_other_half(x + 1) - 2;
 }
 
+__device__ __attribute__((noinline)) float sum_of_lanes(float x) { return warp_sum(x); }
+__global__ void called_twice_kernel(float* out) {
+  const float x = static_cast<float>(threadIdx.x);
+  if (threadIdx.x < 16)
+    out[threadIdx.x] = sum_of_lanes(x);  // bug: called_twice
+  else
+    out[threadIdx.x] = 2 * sum_of_lanes(x / 2);
+}
+
 __global__ void mma_unrounded_kernel(const float* x, float* out) {
   const float third = x[threadIdx.x] / 3;
   const uint32_t left[4] = {to_tf32(third), __float_as_uint(third), 0, 0}, right[2] = {to_tf32(1), 0};
@@ -471,6 +480,7 @@ const std::vector<Plant> plants = {
     {"exact_log1p", [](const Buffers& b) { launch("", exact_log1p_kernel, block(Buffers::size), b.out); },
      [](int i) { return std::log1p(static_cast<float>(i)); }},
     {"inlined_twice", [](const Buffers& b) { launch("", inlined_twice_kernel, block(32), b.out); }, zero},
+    {"called_twice", [](const Buffers& b) { launch("", called_twice_kernel, block(32), b.out); }, zero},
     {"mma_unrounded", [](const Buffers& b) { launch("", mma_unrounded_kernel, block(32), b.x, b.out); }, zero},
     {"order_of_k", run_order_of_k, [](int i) { return i == 0 ? 1.0f : 0; }},
     {"workspace_in_use", run_workspace_in_use, zero},

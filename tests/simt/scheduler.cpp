@@ -91,6 +91,11 @@ struct Copies {
   std::vector<Copy> list;
 };
 
+struct Frame {  // of a function, on its stack: what -fno-omit-frame-pointer promises
+  const Frame* caller;
+  const char* returns_to;
+};
+
 enum class State { ready, at_barrier, in_warp_meeting, returned };
 
 struct Fibre {
@@ -102,8 +107,9 @@ struct Fibre {
   uint3 index{};                       // threadIdx
   unsigned number = 0;                 // of the thread in its block
   State state = State::returned;
-  Where where{"", 0};  // it waits
-  size_t taken = 0;    // arrays of shared memory
+  Where where{"", 0};                // it waits
+  size_t taken = 0;                  // arrays of shared memory
+  const Frame* outermost = nullptr;  // of the function that calls the kernel
   uint64_t priority = 0;
   Copies open;                   // asynchronous copies not committed
   std::deque<Copies> committed;  // oldest first
@@ -113,7 +119,7 @@ struct Meeting {  // the lanes of one mask at one collective operation
   uint32_t mask = 0, arrived = 0;
   WarpOp op{};
   Where where{"", 0};
-  const void* caller = nullptr;
+  const Frame* frame = nullptr;  // of the first lane to arrive
   Warp data{};
   std::array<Fibre*, 32> waiting{};
 };
@@ -527,9 +533,10 @@ int block_barrier(int predicate, Vote vote, Where where) {
   return result;
 }
 
-void warp_meeting(WarpOp op, uint32_t mask, const void* in, void* out, WarpFunction function, Where where,
-                  const void* caller) {
-  if (!caller) caller = __builtin_return_address(0);
+void start_thread(const void* frame) { current->outermost = static_cast<const Frame*>(frame); }
+
+void warp_meeting(WarpOp op, uint32_t mask, const void* in, void* out, WarpFunction function, Where where) {
+  const Frame* const frame = static_cast<const Frame*>(__builtin_frame_address(0));
   const Unseen unseen;
   if (!running) fail("an operation of a warp outside a kernel");
   const unsigned me = current->number % 32;
@@ -544,11 +551,13 @@ void warp_meeting(WarpOp op, uint32_t mask, const void* in, void* out, WarpFunct
     if (other.mask != mask || other.op != op || !same(other.where, where))
       fail("lanes of one warp at different operations: %s:%u (mask %08x) and %s:%u (mask %08x)", file_name(other.where),
            other.where.line, other.mask, file_name(where), where.line, mask);
-#if !defined(__clang__)  // which may copy an operation for threads that come to it on different ways
-    if (other.caller != caller)
-      fail("lanes of one warp at %s:%u, but in two copies of it, inlined at %s and %s", file_name(where), where.line,
-           Symbol(other.caller).text, Symbol(caller).text);
-#endif
+    // The other lane's stack is still there. As long as the return addresses are the same, so are the frames'
+    // functions.
+    for (const Frame *mine = frame, *its = other.frame; mine != current->outermost;
+         mine = mine->caller, its = its->caller)
+      if (mine->returns_to != its->returns_to)
+        fail("lanes of one warp at %s:%u, but in two copies of it or by two calls, at\n  %s and\n  %s",
+             file_name(where), where.line, Symbol(its->returns_to - 1).text, Symbol(mine->returns_to - 1).text);
     meeting = &other;
   }
   if (!meeting) {
@@ -556,7 +565,7 @@ void warp_meeting(WarpOp op, uint32_t mask, const void* in, void* out, WarpFunct
     meeting->mask = mask;
     meeting->op = op;
     meeting->where = where;
-    meeting->caller = caller;
+    meeting->frame = frame;
   }
   meeting->arrived |= 1u << me;
   meeting->data.in[me] = in;

@@ -186,8 +186,15 @@ TEST_CASE("detector: device memory accessed by the host") {
 // --- instructions of a warp ---
 
 TEST_CASE("detector: lanes that meet in two inlined copies of one helper") {
-  if (skipped_for_clang()) return;
   check_reported("inlined_twice", "but in two copies of it");
+}
+
+TEST_CASE("detector: lanes that meet in one helper, called in two branches") {
+  const char* words = "by two calls";
+  if (knows_lines)
+    check_reported_with_line("called_twice", words);
+  else
+    check_reported("called_twice", words);
 }
 
 TEST_CASE("detector: an operand of a TF32 product that is not rounded") {

@@ -18,8 +18,16 @@
 #endif
 
 #define __launch_bounds__(...)
-// Of collective operations of a warp, each call in the program is one place, whatever helper it comes from: inlined,
-// for lanes that meet must be at the same instruction.
+// Lanes that meet in a collective operation of a warp must have come to it by the same calls: so the compiler may
+// neither copy a call for threads of different branches nor merge the calls of two branches. For clang that is an
+// attribute; g++ gets options (CMakeLists.txt).
+#if defined(__clang__)
+#define SIMT_CONVERGENT __attribute__((convergent, nomerge))
+#else
+#define SIMT_CONVERGENT
+#endif
+#undef __device__
+#define __device__ SIMT_CONVERGENT
 #define SIMT_INLINE inline __attribute__((always_inline))
 
 // The scheduler writes them at every switch. Variables and not macros: cudaLaunchConfig_t has members of these names.
@@ -42,16 +50,15 @@ struct Where {  // of the caller, as a default argument; std::source_location is
 enum class Vote { none, count, all, any };
 int block_barrier(int predicate, Vote vote, Where where);
 
-// Each lane passes `in` and `out`; the last lane to arrive computes all outputs. `caller`: the instruction that all
-// lanes must come from, or null: that after this call.
+// Each lane passes `in` and `out`; the last lane to arrive computes all outputs.
 struct Warp {
   const void* in[32];
   void* out[32];
 };
 enum class WarpOp { sync, shuffle, ballot, mma };
 using WarpFunction = void (*)(const Warp& warp, uint32_t mask);
-void warp_meeting(WarpOp op, uint32_t mask, const void* in, void* out, WarpFunction function, Where where,
-                  const void* caller = nullptr);
+SIMT_CONVERGENT void warp_meeting(WarpOp op, uint32_t mask, const void* in, void* out, WarpFunction function,
+                                  Where where);
 
 struct Lookup {  // a lane's argument of a shuffle
   uint64_t value;
@@ -82,8 +89,10 @@ void copy_async_wait(int pending);
 
 // --- tensor cores (mma.cpp), with the fragments of the PTX ISA ---
 
-void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Where where = Where::current());
-void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Where where = Where::current());
+SIMT_CONVERGENT void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                                      Where where = Where::current());
+SIMT_CONVERGENT void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                                       Where where = Where::current());
 
 // --- launches (runtime.cpp) ---
 
@@ -92,6 +101,8 @@ struct Call {  // a kernel with its arguments
   std::vector<const void*> pointers;  // among the arguments
 };
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel, Call call);
+// Each thread calls it before the kernel, with the frame of the function that calls the kernel.
+void start_thread(const void* frame);
 // The names passed to launch() so far, and "matmul" for cuBLAS: a test compares them with the device contract. When the
 // process ends, they are appended to the file $SIMT_LAUNCHED, one on a line.
 std::set<std::string>& launched();
@@ -104,7 +115,11 @@ cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Parameters..
   static_assert((!std::is_reference_v<Parameters> && ...), "a kernel parameter cannot be a reference");
   static_assert((sizeof(Parameters) + ... + 0) <= 4096, "kernel arguments take at most 4 KiB");
   const std::tuple<Parameters...> values(static_cast<Parameters>(std::forward<Arguments>(arguments))...);
-  Call call{[kernel, values] { std::apply(kernel, values); }, {}};
+  Call call{[kernel, values] {
+              start_thread(__builtin_frame_address(0));
+              std::apply(kernel, values);
+            },
+            {}};
   const auto add_pointer = [&call](const auto& value) {
     if constexpr (std::is_convertible_v<decltype(value), const void*>) call.pointers.push_back(value);
   };
