@@ -119,7 +119,7 @@ __global__ void misaligned_kernel(const float* x, float* out) {
 
 __global__ void copy_kernel(const float* x, float* out) { out[threadIdx.x] = x[threadIdx.x]; }
 
-struct Holder {  // the emulator checks pointers among the arguments, not inside structs
+struct Holder {  // inside structs, the emulator does not look for freed device memory
   const float* x;
 };
 __global__ void use_after_free_kernel(Holder holder, float* out) {
@@ -132,6 +132,17 @@ float* freed() {
   check_cuda(cudaFreeAsync(memory, stream()), "cudaFreeAsync");
   return static_cast<float*>(memory);
 }
+
+struct Scaled {
+  float factor;
+  const float* x;
+};
+__global__ void scaled_kernel(Scaled scaled, float* out) { out[threadIdx.x] = scaled.factor * scaled.x[threadIdx.x]; }
+void run_host_pointer_in_struct(const Buffers& buffers, const float* x) {
+  launch("", scaled_kernel, block(32), Scaled{1, x}, buffers.out);
+  check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");  // before x is gone
+}
+float up_to_32(int i) { return i < 32 ? static_cast<float>(i) : 0; }
 
 void run_host_reads_device(const Buffers& buffers) {
   const volatile float* x = buffers.x;
@@ -453,6 +464,21 @@ const std::vector<Plant> plants = {
        launch("", copy_kernel, block(32), host.data(), b.out);
      },
      zero},
+    {"host_heap_in_struct",
+     [](const Buffers& b) {
+       std::vector<float> host(32);
+       for (int i = 0; i < 32; ++i) host[static_cast<size_t>(i)] = static_cast<float>(i);
+       run_host_pointer_in_struct(b, host.data());
+     },
+     up_to_32},
+    {"host_stack_in_struct",
+     [](const Buffers& b) {
+       float host[32];
+       for (int i = 0; i < 32; ++i) host[i] = static_cast<float>(i);
+       run_host_pointer_in_struct(b, host);
+     },
+     up_to_32},
+    {"control_struct", [](const Buffers& b) { run_host_pointer_in_struct(b, b.x); }, up_to_32},
     {"host_reads_device", run_host_reads_device, zero},
     {"copy_wrong_way",
      [](const Buffers& b) {

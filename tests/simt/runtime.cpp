@@ -3,6 +3,8 @@
 // queue, kept.
 #include "runtime.h"
 
+#include <sys/mman.h>
+
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -196,6 +198,24 @@ bool on_device(const void* begin, size_t bytes) {
   return block && static_cast<const char*>(begin) + bytes <= block->first + block->second.bytes;
 }
 
+// Whether the host can read it. Not counted: what lies below 4 GiB, since small numbers do, and mappings of more than a
+// TiB, which are the sanitizers' notes of other memory.
+bool on_host(uintptr_t address) {
+  constexpr uintptr_t page = 4096;
+  unsigned char resident = 0;
+  if (address < uintptr_t{1} << 32 || address >> 47 || block_of(reinterpret_cast<const void*>(address)) ||
+      mincore(reinterpret_cast<void*>(address / page * page), 1, &resident))
+    return false;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long begin = 0, end = 0;
+    char readable = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx %c", &begin, &end, &readable) == 3 && address >= begin && address < end)
+      return readable == 'r' && end - begin < uintptr_t{1} << 40;
+  }
+  return false;
+}
+
 void set_usable(void* memory, bool usable) {
   Block& block = device_memory.at(static_cast<const char*>(memory));
   block.usable = usable;
@@ -319,6 +339,19 @@ void require_device_memory(const std::vector<const void*>& pointers, const char*
   for (size_t i = 0; i < pointers.size(); ++i)
     if (pointers[i] && !block_of(pointers[i]))
       fail("pointer %zu of %s is no device memory (a host pointer, or freed?)", i, where);
+}
+
+// Only now, not when the kernel runs: by then, a pointer to freed device memory looks like one to the host's.
+void check_struct(const void* kernel, size_t argument, const void* value, size_t bytes) {
+  for (size_t at = 0; at + sizeof(uintptr_t) <= bytes; at += sizeof(uintptr_t)) {
+    uintptr_t word = 0;
+    std::memcpy(&word, static_cast<const char*>(value) + at, sizeof word);
+    if (on_host(word))
+      fail(
+          "byte %zu of argument %zu, a struct, of the kernel\n  %s\n  is the beginning of a pointer to memory of the "
+          "host",
+          at, argument, Symbol(kernel).text);
+  }
 }
 
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel, Call call) {

@@ -184,21 +184,6 @@ const char* file_name(const Where& where) {
 
 bool same(const Where& a, const Where& b) { return a.line == b.line && std::strcmp(a.file, b.file) == 0; }
 
-// Function, file and line of an instruction, as well as this build knows them.
-struct Symbol {
-  char text[1024];
-  explicit Symbol(const void* address) {
-#if defined(SIMT_SYMBOLS)
-    __sanitizer_symbolize_pc(const_cast<char*>(static_cast<const char*>(address)) + 1, "%f %S", text, sizeof text);
-#else
-    Dl_info info{};
-    dladdr(address, &info);
-    std::snprintf(text, sizeof text, "%s+%#zx (addr2line -Cfe names it)", info.dli_fname ? info.dli_fname : "?",
-                  static_cast<size_t>(static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase)));
-#endif
-  }
-};
-
 void print_position() {
   if (!running) return;
   std::fprintf(stderr, "  in kernel %s,\n  block (%u,%u,%u), thread (%u,%u,%u), seed %u\n",
@@ -452,6 +437,17 @@ uint64_t next_random() {  // xorshift
   random_state ^= random_state >> 7;
   random_state ^= random_state << 17;
   return random_state >> 11;
+}
+
+Symbol::Symbol(const void* address) {
+#if defined(SIMT_SYMBOLS)
+  __sanitizer_symbolize_pc(const_cast<char*>(static_cast<const char*>(address)) + 1, "%f %S", text, sizeof text);
+#else
+  Dl_info info{};
+  dladdr(address, &info);
+  std::snprintf(text, sizeof text, "%s+%#zx (addr2line -Cfe names it)", info.dli_fname ? info.dli_fname : "?",
+                static_cast<size_t>(static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase)));
+#endif
 }
 
 void fail(const char* format, ...) {

@@ -20,6 +20,11 @@ void run_grid(const Grid& grid, const Call& call);
 unsigned seed();
 uint64_t next_random();
 
+struct Symbol {  // function, file and line of an instruction, as well as this build knows them
+  char text[1024];
+  explicit Symbol(const void* address);
+};
+
 // Prints the sentence, the kernel, block and thread if one is running, and the stack if a sanitizer knows it; aborts.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 

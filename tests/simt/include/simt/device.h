@@ -103,6 +103,8 @@ struct Call {  // a kernel with its arguments
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel, Call call);
 // Each thread calls it before the kernel, with the frame of the function that calls the kernel.
 void start_thread(const void* frame);
+// Fails if a struct, the argument with this number, holds a pointer to memory of the host.
+void check_struct(const void* kernel, size_t argument, const void* value, size_t bytes);
 // The names passed to launch() so far, and "matmul" for cuBLAS: a test compares them with the device contract. When the
 // process ends, they are appended to the file $SIMT_LAUNCHED, one on a line.
 std::set<std::string>& launched();
@@ -120,10 +122,20 @@ cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Parameters..
               std::apply(kernel, values);
             },
             {}};
-  const auto add_pointer = [&call](const auto& value) {
-    if constexpr (std::is_convertible_v<decltype(value), const void*>) call.pointers.push_back(value);
+  size_t argument = 0;
+  const auto add_pointers = [&call, &argument, kernel](const auto& value) {
+    using Type = std::decay_t<decltype(value)>;
+    if constexpr (std::is_convertible_v<Type, const void*>) call.pointers.push_back(value);
+#if __has_builtin(__builtin_clear_padding)  // which clang 14 lacks; what was on the stack before may lie in padding
+    if constexpr (std::is_class_v<Type>) {
+      Type copy = value;
+      __builtin_clear_padding(&copy);
+      check_struct(reinterpret_cast<const void*>(kernel), argument, &copy, sizeof copy);
+    }
+#endif
+    ++argument;
   };
-  std::apply([&add_pointer](const auto&... value) { (add_pointer(value), ...); }, values);
+  std::apply([&add_pointers](const auto&... value) { (add_pointers(value), ...); }, values);
   return enqueue_kernel(*config, reinterpret_cast<const void*>(kernel), std::move(call));
 }
 
