@@ -198,8 +198,8 @@ bool on_device(const void* begin, size_t bytes) {
   return block && static_cast<const char*>(begin) + bytes <= block->first + block->second.bytes;
 }
 
-// Whether the host can read it. Not counted: what lies below 4 GiB, since small numbers do, and mappings of more than a
-// TiB, which are the sanitizers' notes of other memory.
+// Whether it is an address that only the host can read. Not counted are those below 4 GiB, since numbers may look like
+// them, and in mappings of more than a TiB, which are the sanitizers' shadow memory.
 bool on_host(uintptr_t address) {
   constexpr uintptr_t page = 4096;
   unsigned char resident = 0;
@@ -341,15 +341,15 @@ void require_device_memory(const std::vector<const void*>& pointers, const char*
       fail("pointer %zu of %s is no device memory (a host pointer, or freed?)", i, where);
 }
 
-// Only now, not when the kernel runs: by then, a pointer to freed device memory looks like one to the host's.
+// At the launch only: of memory that is freed before the kernel runs, AddressSanitizer's report says more.
 void check_struct(const void* kernel, size_t argument, const void* value, size_t bytes) {
   for (size_t at = 0; at + sizeof(uintptr_t) <= bytes; at += sizeof(uintptr_t)) {
     uintptr_t word = 0;
     std::memcpy(&word, static_cast<const char*>(value) + at, sizeof word);
     if (on_host(word))
       fail(
-          "byte %zu of argument %zu, a struct, of the kernel\n  %s\n  is the beginning of a pointer to memory of the "
-          "host",
+          "the pointer at byte %zu of argument %zu, a struct, is no device memory (a host pointer, or freed?): kernel "
+          "%s",
           at, argument, Symbol(kernel).text);
   }
 }
