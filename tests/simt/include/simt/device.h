@@ -117,11 +117,11 @@ cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Parameters..
   static_assert((!std::is_reference_v<Parameters> && ...), "a kernel parameter cannot be a reference");
   static_assert((sizeof(Parameters) + ... + 0) <= 4096, "kernel arguments take at most 4 KiB");
   const std::tuple<Parameters...> values(static_cast<Parameters>(std::forward<Arguments>(arguments))...);
-  Call call{[kernel, values] {
-              start_thread(__builtin_frame_address(0));
-              std::apply(kernel, values);
-            },
-            {}};
+  const auto call_kernel = [kernel](const auto&... value) {
+    start_thread(__builtin_frame_address(0));
+    kernel(value...);
+  };
+  Call call{[call_kernel, values] { std::apply(call_kernel, values); }, {}};
   size_t argument = 0;
   const auto add_pointers = [&call, &argument, kernel](const auto& value) {
     using Type = std::decay_t<decltype(value)>;
