@@ -55,9 +55,8 @@ struct States {
     const int64_t matrix = e * m;
     const float* const initial = i < matrix ? s0 : z0;
     float sum = initial ? initial[i < matrix ? head * matrix + i : head * e + i - matrix] : 0;
-    const float* const sums = data + head * segments * size() + i;
 #pragma unroll 4
-    for (int64_t n = 0; n < segment; ++n) sum += sums[n * size()];
+    for (int64_t n = 0; n < segment; ++n) sum += data[(head * segments + n) * size() + i];
     return sum;
   }
 };
