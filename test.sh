@@ -112,7 +112,7 @@ else
     build cuda
     run build-cuda
   else
-    build cuda runnel_cuda  # compiled for all architectures; there is no GPU to run it on
+    build cuda runnel_cuda runnel_ladder_cuda  # compiled for all architectures; there is no GPU to run it on
     status=0
     tests/divergence.sh build-cuda/CMakeFiles/runnel_cuda.dir/cuda/attention/*.o || status=$?
     case $status in

@@ -9,7 +9,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
   function(discover_tests target)
     set(list ${CMAKE_CURRENT_BINARY_DIR}/${target}.cmake)
     add_custom_command(TARGET ${target} POST_BUILD BYPRODUCTS ${list} VERBATIM
-      COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${target}> "-DOPS=${OPS}" -DOUTPUT=${list}
+      COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${target}> "-DOPS=${tested_ops}" -DOUTPUT=${list}
               -P ${discover_tests_script})
     if(NOT EXISTS ${list})
       file(WRITE ${list} "add_test(${target}_is_not_built ${target})\n")

@@ -36,11 +36,12 @@ const std::map<std::string, Rule> rules = {
      {{"engine", "ops", "cuda", "models", "datasets", "apps"},
       {"CLI/CLI.hpp", "benchmark/benchmark.h", "fmt/format.h", "nlohmann/json.hpp", "stb/stb_image_write.h"}}},
 };
-const Names for_cuda = {"ops/kernels.h",     "engine/check.h",        "engine/memory.h",
+const Names for_cuda = {"ops/kernels.h",     "ops/ladder/kernels.h",  "engine/check.h",  "engine/memory.h",
                         "engine/numerics.h", "engine/cuda_backend.h", "engine/profile.h"};
 // Who may include the headers that are not for users of the library, besides the folders in which they lie.
 const std::map<std::string, Names> private_headers = {
     {"ops/kernels.h", {"ops", "cuda", "apps/bench/kernels.cpp"}},  // a benchmark of each kernel by itself
+    {"ops/ladder/kernels.h", {"ops", "cuda"}},
     {"engine/dispatch.h", {"ops/kernels.h"}},
     {"engine/profile.h", {"cuda/timing.cu"}},
     {"engine/cuda_backend.h", {"cuda/device.cu", "cuda/timing.cu"}},
