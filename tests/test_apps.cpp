@@ -544,6 +544,8 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"bench attention --head-dim 0", "--head-dim: 0 is not a number"},
       {"bench attention --shortest 9 --longest 8", "--shortest 9 is above --longest 8"},
       {"bench attention --buckets 3", "--buckets 3 is odd"},
+      {"bench ladder --batch 2", "--batch 2 needs --length, too"},
+      {"bench ladder --heads 0", "--heads: 0 is not a number"},
       {"bench reading --runs 0", "--runs: 0 is not a number"},
       {"bench training --runs 0", "--runs: 0 is not a number"},
       {"bench training --attention fast", "--attention: fast is not one of linear, softmax, lsh, performer"},
@@ -562,7 +564,8 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"mnist sing", "; not \"sing\""},
       {"mnist --count 3", "; not \"--count\""},
       {"bench",
-       "after \"runnel bench\" comes one of: attention training reading generation convergence kernels; --help"},
+       "after \"runnel bench\" comes one of: attention training reading generation convergence kernels "
+       "ladder; --help"},
       {"bench sing", "; not \"sing\""},
       {"copy train mnist train", "mnist"},
       {"copy evaluate train", "train"},
@@ -666,6 +669,26 @@ TEST_CASE("bench kernels on CUDA: each as a graph of many calls") {
       succeed(box, "bench kernels --device cuda --seconds 0.001 --runs 2 --filter advance --out tables");
   const std::string csv = read(box.folder / "tables" / "kernels.csv");
   CHECK(contains(csv, "\nkernel,us,MB,MFLOP,GB/s,% of copy,GFLOP/s,% of product\nadvance,"));
+}
+
+TEST_CASE("bench ladder: every rung, and how many times faster than the first it is") {
+  const Sandbox box;
+  const Result result =
+      succeed(box, "bench ladder --device cpu --length 40 --batch 2 --heads 1 --runs 1 --threads 1 --out tables");
+  CHECK(contains(result.out, "tables/ladder.csv"));
+  const std::string csv = read(box.folder / "tables" / "ladder.csv");
+  CHECK(contains(csv, "\nrung,B,L,us,times faster,idea\n1_definition,2,40,"));
+  CHECK(contains(csv, ",1.0,the formula in plain loops\n2_state,2,40,"));
+  CHECK(std::count(csv.begin(), csv.end(), '\n') == 2 + 4);
+}
+
+TEST_CASE("bench ladder on CUDA: every rung, beside the time predicted for it") {
+  if (!why_unavailable(Device::cuda).empty()) return;
+  const Sandbox box;
+  succeed(box, "bench ladder --device cuda --length 40 --heads 1 --runs 1 --out tables");
+  const std::string csv = read(box.folder / "tables" / "ladder.csv");
+  CHECK(contains(csv, "\nrung,B,L,us,times faster,H200 us (predicted),idea\n1_thread,1,40,"));
+  CHECK(std::count(csv.begin(), csv.end(), '\n') == 2 + 7);
 }
 
 TEST_CASE("bench kernels: some of them, if Google Benchmark is there") {
