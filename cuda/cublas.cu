@@ -160,7 +160,7 @@ bool product(float* c, const float* a, const float* b, int64_t m, int64_t n, int
         "] has more rows or columns than cuBLAS can count");
   const std::array<int64_t, 4> alignments{alignment(a), alignment(b), std::min(alignment(c), alignment(options.added)),
                                           alignment(options.row_sums ? options.row_sums : options.bias)};
-  static std::map<std::array<int64_t, 17>, Plan> plans;
+  static auto& plans = *new std::map<std::array<int64_t, 17>, Plan>;  // kept, as the library is
   const std::array<int64_t, 17> kind{m,
                                      n,
                                      k,

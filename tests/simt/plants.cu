@@ -296,6 +296,9 @@ void multiply(float* d, const float* a, const float* b, uint64_t m, uint64_t n, 
   cublasLtMatmulAlgoGetHeuristic(handle, product, left, right, result, result, wish, 1, &best, &found);
   cublasLtMatmul(handle, product, &one, a, left, b, right, &none, d, result, d, result, &best.algo, workspace.begin,
                  workspace.bytes, stream());
+  for (const cublasLtMatrixLayout_t layout : {left, right, result}) cublasLtMatrixLayoutDestroy(layout);
+  cublasLtMatmulPreferenceDestroy(wish);
+  cublasLtMatmulDescDestroy(product);
 }
 
 // result[0] = 1e8 + 1 - 1e8 + 1, which is 1 if added in this order.
