@@ -27,7 +27,10 @@ namespace {
 
 // oneDNN's products where it has kernels for packed operands, which older versions have for AVX-512 only; else ours.
 constexpr bool use_onednn = lanes == 16;
-using Weights = std::conditional_t<use_onednn, onednn::PackedMatrix, PanelMatrix>;
+struct Weights : std::conditional_t<use_onednn, onednn::PackedMatrix, PanelMatrix> {  // a type of this file alone
+  using Base = std::conditional_t<use_onednn, onednn::PackedMatrix, PanelMatrix>;
+  using Base::Base;
+};
 using Operand = std::conditional_t<use_onednn, onednn::Operand, PanelOperand>;
 
 constexpr int64_t rows_at_once = use_onednn ? 128 : 96;  // 96: a multiple of the rows of all blocks of panels.h

@@ -222,12 +222,18 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
     }
 }
 
+// Of the kernel below on a multiprocessor: with one more, registers would be spilled for some architecture.
+template <class Tile>
+constexpr int most_blocks(LinearResult result) {
+  if (result == LinearResult::dq_alone) return std::is_same<Tile, Float32>::value ? 3 : 4;
+  return result == LinearResult::dq || result == LinearResult::dk ? 3 : 4;
+}
+
 // Launch: x: heads times segments, y: tiles of 32 columns of the result; `loaders` threads.
 // Owns:   the block 32 columns of the result in one segment; of a chunk of it, a warp of the second team 16 rows.
 // Shared: a, b^T, c and the weights mask(a b^T + t u^T) of one chunk; S and Z; d; for dq_alone, Z_i of each row.
 template <class Tile, LinearResult result>
-__global__ void __launch_bounds__(loaders, result == LinearResult::dk ? 3 : 4)  // dk of wide heads would spill
-    causal_linear_attention_kernel(Scan scan) {
+__global__ void __launch_bounds__(loaders, most_blocks<Tile>(result)) causal_linear_attention_kernel(Scan scan) {
   scan_segment<Tile, result>(scan, static_cast<int>(blockIdx.y));
 }
 
