@@ -55,6 +55,10 @@ int64_t alignment(const void* p) {
   return bytes;
 }
 
+struct Alignments {
+  int64_t a, b, c, vector;  // vector: the bias, or where the sums of rows go
+};
+
 class Matrix {  // one of cuBLAS' matrices, `rows` by `columns` by column
  public:
   Matrix(int64_t rows, int64_t columns, int64_t batch, int64_t stride) {
@@ -80,7 +84,7 @@ class Plan {
  public:
   // [k,n] and [m,k], or transposed
   Plan(int64_t m, int64_t n, int64_t k, bool transpose_a, bool transpose_b, const ProductOptions& o,
-       const std::array<int64_t, 4>& alignments)
+       const Alignments& alignments)
       : left_(transpose_b ? k : n, transpose_b ? n : k, o.batch, o.same_b ? 0 : n * k),
         right_(transpose_a ? m : k, transpose_a ? k : m, o.batch, o.same_a ? 0 : m * k),
         result_(n, m, o.batch, m * n) {
@@ -101,11 +105,12 @@ class Plan {
       check_cublas(cublasLtMatmulPreferenceSetAttribute(wish, attribute, &value, sizeof value),
                    "cublasLtMatmulPreferenceSetAttribute");
     };
+    // cuBLAS' A is our b.
     ask(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{workspace_bytes});
-    ask(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(alignments[1]));
-    ask(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(alignments[0]));
-    ask(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(alignments[2]));
-    ask(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(alignments[2]));
+    ask(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(alignments.b));
+    ask(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(alignments.a));
+    ask(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(alignments.c));
+    ask(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(alignments.c));
     cublasLtMatmulHeuristicResult_t best{};
     int found = 0;
     const cublasStatus_t status =
@@ -158,8 +163,8 @@ bool product(float* c, const float* a, const float* b, int64_t m, int64_t n, int
   }
   check(std::max({m, n, k}) <= std::numeric_limits<int>::max(), "matrix product: [", m, ",", k, "] times [", k, ",", n,
         "] has more rows or columns than cuBLAS can count");
-  const std::array<int64_t, 4> alignments{alignment(a), alignment(b), std::min(alignment(c), alignment(options.added)),
-                                          alignment(options.row_sums ? options.row_sums : options.bias)};
+  const Alignments alignments{alignment(a), alignment(b), std::min(alignment(c), alignment(options.added)),
+                              alignment(options.row_sums ? options.row_sums : options.bias)};
   static auto& plans = *new std::map<std::array<int64_t, 17>, Plan>;  // kept, as the library is
   const std::array<int64_t, 17> kind{m,
                                      n,
@@ -174,10 +179,10 @@ bool product(float* c, const float* a, const float* b, int64_t m, int64_t n, int
                                      options.relu,
                                      options.row_sums != nullptr,
                                      static_cast<int64_t>(precision()),
-                                     alignments[0],
-                                     alignments[1],
-                                     alignments[2],
-                                     alignments[3]};
+                                     alignments.a,
+                                     alignments.b,
+                                     alignments.c,
+                                     alignments.vector};
   auto plan = plans.find(kind);
   if (plan == plans.end())
     plan = plans.emplace(kind, Plan(m, n, k, transpose_a, transpose_b, options, alignments)).first;

@@ -61,7 +61,7 @@ struct States {
   }
 };
 
-enum class LinearResult { y, normaliser, dq, dq_alone, dk, dv };
+enum class LinearResult { y, normaliser, dq, dq_and_normaliser, dk, dv };
 enum class As { is, features, divided };  // x, phi(x), x / n
 enum class Bias { none, row, column };    // d_i or d_j
 
@@ -74,7 +74,7 @@ constexpr Roles roles(LinearResult result) {
   switch (result) {
     case LinearResult::dq:
       return {As::divided, As::is, As::features, Bias::row, false};  // g, v, k
-    case LinearResult::dq_alone:
+    case LinearResult::dq_and_normaliser:
       return {As::is, As::is, As::features, Bias::none, false};  // dy, v, k
     case LinearResult::dk:
       return {As::is, As::divided, As::features, Bias::column, false};  // v, g, q
@@ -88,10 +88,10 @@ constexpr Roles roles(LinearResult result) {
 struct Scan {
   HeadRows<const float> a, b, c;
   HeadRows<float> out;
-  HeadRows<const float> x;       // dq, dk: what phi' is taken at
-  HeadRows<const float> dy, y;   // normaliser, dq_alone: what d comes from
-  HeadRows<float> normaliser;    // 1 / n_i and d_i
-  HeadRows<float> normaliser_2;  // normaliser, dq_alone: where to leave 1 / n_i again
+  HeadRows<const float> x;            // dq, dk: what phi' is taken at
+  HeadRows<const float> dy, y;        // normaliser, dq_and_normaliser: what d comes from
+  HeadRows<float> normaliser;         // 1 / n_i and d_i
+  HeadRows<float> normaliser_for_dv;  // normaliser, dq_and_normaliser: 1 / n_i once more, where dv is to find it
   States states;
   Cut cut;
   Phi phi;

@@ -33,16 +33,16 @@ namespace {
 __device__ inline void leave_normaliser(const Scan& scan, int position, float inverse, float n_d) {
   scan.normaliser.at(position)[0] = inverse;
   scan.normaliser.at(position)[1] = n_d * inverse;
-  if (scan.normaliser_2.data) scan.normaliser_2.at(position)[0] = inverse;
+  if (scan.normaliser_for_dv.data) scan.normaliser_for_dv.at(position)[0] = inverse;
 }
 
 // One tile of 32 columns of a result, in one segment. narrow: E, M <= 32; then a has one slice.
-template <class Tile, LinearResult result, bool narrow = result == LinearResult::dq_alone>
+template <class Tile, LinearResult result, bool narrow = result == LinearResult::dq_and_normaliser>
 __device__ void scan_segment(Scan scan, int tile_of_result) {
   constexpr Roles role = roles(result);
   constexpr bool normalised = role.normalised, biased = role.bias != Bias::none,
-                 alone = result == LinearResult::dq_alone;
-  constexpr bool has_columns = result != LinearResult::normaliser, has_slope = biased || alone;
+                 with_normaliser = result == LinearResult::dq_and_normaliser;
+  constexpr bool has_columns = result != LinearResult::normaliser, has_slope = biased || with_normaliser;
   const int slices = narrow ? 1 : (scan.a.width + tile - 1) / tile;
 
   Shared shared;
@@ -53,17 +53,18 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
   float* const s = shared.take<float>(static_cast<unsigned>(slices * tile * right_row));
   float* const z = shared.take<float>(static_cast<unsigned>(slices * tile));
   float* const ds = shared.take<float>(tile);
-  float* const running_z = shared.take<float>(alone ? tile * left_row : 0);  // Z_i
+  float* const running_z = shared.take<float>(with_normaliser ? tile * left_row : 0);  // Z_i
 
   const int64_t head = blockIdx.x / scan.cut.segments, segment = blockIdx.x % scan.cut.segments;
   const int64_t begin = segment * scan.cut.segment;
   // Positions are counted from the segment's first on.
   const int end = static_cast<int>(max(int64_t{0}, min(scan.cut.segment, scan.cut.length - begin)));
   const int keys = static_cast<int>(max(int64_t{0}, min(scan.cut.segment, scan.keys(head) - begin)));
-  const int key_end = normalised || role.bias == Bias::row || alone ? min(end, keys) : end;  // if keys are b or c
+  const int key_end =
+      normalised || role.bias == Bias::row || with_normaliser ? min(end, keys) : end;  // if keys are b or c
   const int first_column = tile_of_result * tile;
   for (auto* rows : {&scan.a, &scan.b, &scan.c, &scan.x, &scan.dy, &scan.y}) rows->select(head, scan.cut.heads, begin);
-  for (auto* rows : {&scan.out, &scan.normaliser, &scan.normaliser_2}) rows->select(head, scan.cut.heads, begin);
+  for (auto* rows : {&scan.out, &scan.normaliser, &scan.normaliser_for_dv}) rows->select(head, scan.cut.heads, begin);
 
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const bool first_team = thread < team;
@@ -92,7 +93,7 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
     next_b.fetch(scan.b, first, key_end, slice * tile);
     if (slice > 0) return;
     if constexpr (has_columns) next_c.fetch(scan.c, first, key_end, first_column);
-    if constexpr (!normalised && !alone) {
+    if constexpr (!normalised && !with_normaliser) {
       const int position = first + Fetched::row();
       next_inverse = position < end ? scan.normaliser.at(position)[0] : 0;
       if constexpr (biased) next_d = position < end ? scan.normaliser.at(position)[1] : 0;
@@ -135,7 +136,7 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
         if (slice == 0) {
           sum.clear();
           for (float& part : n) part = 0;
-          if (alone && thread < team + 32) {
+          if (with_normaliser && thread < team + 32) {
             float total = z[lane];
 #pragma unroll 8
             for (int j = 0; j < tile; ++j) running_z[j * left_row + lane] = total += c[j * right_row + lane];
@@ -174,7 +175,7 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
           return position < end ? scan.x.load(position, first_column + column) : Piece<4>{};
         };
         [[maybe_unused]] float n_d[4] = {};  // -dy_i . y_i
-        if constexpr (!has_columns || alone)
+        if constexpr (!has_columns || with_normaliser)
           for (int i = 0; i < 4; ++i) {
             const int position = first + row0 + 4 * i;
             if (position < end)
@@ -182,7 +183,7 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
                 n_d[i] -= dot(scan.dy.load(position, m), scan.y.load(position, m));
             n_d[i] = row_sum(n_d[i]);
           }
-        if constexpr (normalised || alone)
+        if constexpr (normalised || with_normaliser)
           for (int i = 0; i < 4; ++i) {
             const int row = (row0 + 4 * i) * left_row + column;
             if constexpr (normalised) {
@@ -209,13 +210,14 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
           if constexpr (has_columns) {
             Piece<4> out = load<4>(weights + row * left_row + column);
             for (int j = 0; j < 4; ++j) {
-              if constexpr (alone) out.at[j] = (out.at[j] + n_d[i] * running_z[row * left_row + column + j]) * n[i];
+              if constexpr (with_normaliser)
+                out.at[j] = (out.at[j] + n_d[i] * running_z[row * left_row + column + j]) * n[i];
               if constexpr (has_slope) out.at[j] *= scan.phi.slope(x[i].at[j]);
               if constexpr (normalised) out.at[j] *= n[i];
             }
             scan.out.store(position, first_column + column, out);
           }
-          if ((!has_columns || alone) && column == 0) leave_normaliser(scan, position, n[i], n_d[i]);
+          if ((!has_columns || with_normaliser) && column == 0) leave_normaliser(scan, position, n[i], n_d[i]);
         }
       }
       __syncthreads();  // all tiles have been read
@@ -225,13 +227,14 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
 // Of the kernel below on a multiprocessor: with one more, registers would be spilled for some architecture.
 template <class Tile>
 constexpr int most_blocks(LinearResult result) {
-  if (result == LinearResult::dq_alone) return std::is_same<Tile, Float32>::value ? 3 : 4;
+  if (result == LinearResult::dq_and_normaliser) return std::is_same<Tile, Float32>::value ? 3 : 4;
   return result == LinearResult::dq || result == LinearResult::dk ? 3 : 4;
 }
 
 // Launch: x: heads times segments, y: tiles of 32 columns of the result; `loaders` threads.
 // Owns:   the block 32 columns of the result in one segment; of a chunk of it, a warp of the second team 16 rows.
-// Shared: a, b^T, c and the weights mask(a b^T + t u^T) of one chunk; S and Z; d; for dq_alone, Z_i of each row.
+// Shared: a, b^T, c and the weights mask(a b^T + t u^T) of one chunk; S and Z; d; for dq_and_normaliser, Z_i of each
+// row.
 template <class Tile, LinearResult result>
 __global__ void __launch_bounds__(loaders, most_blocks<Tile>(result)) causal_linear_attention_kernel(Scan scan) {
   scan_segment<Tile, result>(scan, static_cast<int>(blockIdx.y));
@@ -248,7 +251,7 @@ __global__ void __launch_bounds__(loaders, 4) causal_linear_attention_backward_k
     scan_segment<Tile, LinearResult::dk, true>(dk, 0);
 }
 
-size_t shared_bytes(int64_t width_of_a, bool alone) {
+size_t shared_bytes(int64_t width_of_a, bool with_normaliser) {
   const unsigned slices = tiles(width_of_a);
   return SharedBytes()
       .add<float>(tile * left_row)
@@ -258,7 +261,7 @@ size_t shared_bytes(int64_t width_of_a, bool alone) {
       .add<float>(slices * tile * right_row)
       .add<float>(slices * tile)
       .add<float>(tile)
-      .add<float>(alone ? tile * left_row : 0)
+      .add<float>(with_normaliser ? tile * left_row : 0)
       .bytes();
 }
 
@@ -269,7 +272,7 @@ void launch_scan(const Scan& scan, const Segments& segments) {
          precision() == Precision::f32 ? causal_linear_attention_kernel<Float32, result>
                                        : causal_linear_attention_kernel<Tf32, result>,
          Grid{dim3(segments.blocks(), columns), dim3(loaders),
-              shared_bytes(scan.a.width, result == LinearResult::dq_alone)},
+              shared_bytes(scan.a.width, result == LinearResult::dq_and_normaliser)},
          scan);
 }
 
@@ -321,7 +324,7 @@ void causal_linear_attention_backward(float* dq, float* dk, float* dv, float* ds
   scan.phi = {map};
   scan.lengths = lengths;
   scan.normaliser = normalisers();
-  if (narrow) scan.normaliser_2 = rows(dv, s.m);
+  if (narrow) scan.normaliser_for_dv = rows(dv, s.m);
   scan.dy = rows(dy, s.m);
   scan.y = rows(y, s.m);
   scan.states = {sums.data(), s.e, s.m, s0, z0};
@@ -334,7 +337,8 @@ void causal_linear_attention_backward(float* dq, float* dk, float* dv, float* ds
     launch_scan<LinearResult::normaliser>(scan, from_left);
   }
   scan.a = rows(dy, s.m), scan.b = rows(v, s.m), scan.c = rows(k, s.e), scan.out = rows(dq, s.e), scan.x = rows(q, s.e);
-  narrow ? launch_scan<LinearResult::dq_alone>(scan, from_left) : launch_scan<LinearResult::dq>(scan, from_left);
+  narrow ? launch_scan<LinearResult::dq_and_normaliser>(scan, from_left)
+         : launch_scan<LinearResult::dq>(scan, from_left);
 
   reversed = true;
   scan.cut = from_right.cut();

@@ -41,7 +41,7 @@ inline AttentionSizes check_attention_step(const char* op, const Tensor& q, cons
 
 // Tensors for the gradients of q, k and v. Where these have one shape, the gradients are parts of one tensor, as a
 // linear layer before them wants them.
-inline std::vector<Tensor> like(const std::vector<Tensor>& inputs) {
+inline std::vector<Tensor> gradients_like(const std::vector<Tensor>& inputs) {
   const Shape& shape = inputs[0].shape();
   const auto has_it = [&](const Tensor& x) { return x.shape() == shape; };
   if (std::all_of(inputs.begin(), inputs.end(), has_it))

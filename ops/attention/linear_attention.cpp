@@ -53,7 +53,7 @@ Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
   else
     DISPATCH(q.device(), full_linear_attention_forward(y.data(), q.data(), k.data(), v.data(), lengths.data(), s, map));
   return record("linear_attention", {q, k, v}, y, [=](const Tensor& dy) -> std::vector<Tensor> {
-    std::vector<Tensor> d = like({q, k, v});
+    std::vector<Tensor> d = gradients_like({q, k, v});
     if (s.causal)
       DISPATCH(q.device(), causal_linear_attention_backward(d[0].data(), d[1].data(), d[2].data(), nullptr, nullptr,
                                                             dy.data(), nullptr, nullptr, y.data(), q.data(), k.data(),

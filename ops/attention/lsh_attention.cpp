@@ -323,7 +323,7 @@ Tensor lsh_attention(const Tensor& q, const Tensor& v, const AttentionMask& mask
   DISPATCH(device, lsh_attention_forward(y.data(), l.data(), q.data(), v.data(),
                                          {order.data(), begin.data(), end.data()}, lengths.data(), s, lsh));
   return record("lsh_attention", {q, v}, y, [=](const Tensor& dy) -> std::vector<Tensor> {
-    std::vector<Tensor> d = like({q, v});
+    std::vector<Tensor> d = gradients_like({q, v});
     DISPATCH(device, lsh_attention_backward(d[0].data(), d[1].data(), dy.data(), y.data(), l.data(), q.data(), v.data(),
                                             {order.data(), begin.data(), end.data()}, lengths.data(), s, lsh));
     return d;

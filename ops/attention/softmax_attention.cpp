@@ -272,7 +272,7 @@ Tensor softmax_attention(const Tensor& q, const Tensor& k, const Tensor& v, cons
   DISPATCH(q.device(),
            softmax_attention_forward(y.data(), l.data(), q.data(), k.data(), v.data(), lengths.data(), s, dropout));
   return record("softmax_attention", {q, k, v}, y, [=](const Tensor& dy) -> std::vector<Tensor> {
-    std::vector<Tensor> d = like({q, k, v});
+    std::vector<Tensor> d = gradients_like({q, k, v});
     DISPATCH(q.device(),
              softmax_attention_backward(d[0].data(), d[1].data(), d[2].data(), dy.data(), y.data(), l.data(), q.data(),
                                         k.data(), v.data(), lengths.data(), s, dropout));
