@@ -1,8 +1,15 @@
-// The draw of a category, for samplers.
+// Draws by a thread: of a normal number, and of a category for samplers.
 #pragma once
 #include "cuda/launch.h"
 
 namespace runnel::cuda {
+
+// Key::normal, on the device; cospi, because cos keeps a table for large arguments on a stack.
+__device__ inline float draw_normal(Key key, int64_t i) {
+  const auto at = static_cast<uint64_t>(2 * i);
+  const double radius = sqrt(-2 * log(static_cast<double>(key.uniform(at))));
+  return static_cast<float>(radius * cospi(2.0 * key.uniform(at + 1)));
+}
 
 // One of n categories from softmax(logits / temperature), by inverting its cumulative sum at u, in (0, 1): in the order
 // of ops/cpu/draw.h, so that both draw the same.

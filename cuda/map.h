@@ -43,9 +43,7 @@ struct DropoutFactors {  // what dropout multiplies element i with
   // Half of one Philox block, which holds the 16-bit numbers of eight elements.
   __device__ float4 four(int64_t i) const {
     if (mask.threshold == 0) return make_float4(mask.kept, mask.kept, mask.kept, mask.kept);
-    const uint64_t block = static_cast<uint64_t>(i) / 8;
-    const Philox words =
-        philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0}, mask.key.words());
+    const Philox words = mask.key.block(static_cast<uint64_t>(i) / 8);
     const bool second_half = i % 8 != 0;
     const uint32_t low = second_half ? words[2] : words[0], high = second_half ? words[3] : words[1];
     return make_float4(factor(low & 0xffffu), factor(low >> 16), factor(high & 0xffffu), factor(high >> 16));

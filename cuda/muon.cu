@@ -19,6 +19,7 @@ namespace {
 constexpr int64_t most_matrices = 64;
 struct Matrices {  // of one shape
   MuonMatrix at[most_matrices];
+  int32_t number[most_matrices];  // of each gradient's squared norm
 };
 
 // over_fours(n) for each matrix.
@@ -28,20 +29,22 @@ Grid by_matrices(int64_t n, int64_t count) {
   return grid;
 }
 
-__device__ float inverse_norm(const float* squares) {
-  return static_cast<float>(1 / (sqrt(static_cast<double>(squares[blockIdx.y])) + 1e-12));
+__device__ float inverse_norm(float square) {
+  return static_cast<float>(1 / (sqrt(static_cast<double>(square)) + 1e-12));
 }
 
 // m = momentum m + rest g / |g|,  x = momentum m + rest g / |g|.
+// m stays as it is if the gradients are not finite.
 // Launch: y: matrices, x: over_fours(n), each several times. Owns: element i of m and x [matrices,n]. Shared: none.
-__global__ void momentum_kernel(float* x, Matrices matrices, const float* squares, float momentum, float rest,
-                                int64_t n) {
+__global__ void momentum_kernel(float* x, Matrices matrices, const float* squares, const float* all_squares,
+                                float momentum, float rest, int64_t n) {
   float* const m = matrices.at[blockIdx.y].m;
   const float* const gradient = matrices.at[blockIdx.y].gradient;
-  const float scale = inverse_norm(squares);
+  const float scale = inverse_norm(squares[matrices.number[blockIdx.y]]);
+  const bool is_finite = std::isfinite(all_squares[0]);
   for (int64_t i = first_element(); i < n; i += element_step()) {
     const float g = scale * gradient[i], mi = momentum * m[i] + rest * g;
-    m[i] = mi;
+    if (is_finite) m[i] = mi;
     x[blockIdx.y * n + i] = momentum * mi + rest * g;
   }
 }
@@ -49,26 +52,21 @@ __global__ void momentum_kernel(float* x, Matrices matrices, const float* square
 // x = x / |x|.
 // Launch: y: matrices, x: over_fours(n). Owns: element i of x [matrices,n]. Shared: none.
 __global__ void normalise_kernel(float* x, const float* squares, int64_t n) {
-  const float scale = inverse_norm(squares);
+  const float scale = inverse_norm(squares[blockIdx.y]);
   float* const own = x + blockIdx.y * n;
   map(
       own, n, [scale](float xi) { return scale * xi; }, Elements{own});
 }
 
 // Launch: y: matrices, x: over_fours(n). Owns: parameter[i]. Shared: none.
-__global__ void update_kernel(Matrices matrices, const float* x, float size, float decay, int64_t n) {
+__global__ void update_kernel(Matrices matrices, const float* x, const float* all_squares, const float* rates,
+                              float scale, int64_t n) {
+  if (!std::isfinite(all_squares[0])) return;
   float* const parameter = matrices.at[blockIdx.y].parameter;
+  const float size = scale * rates[0], decay = rates[1];
   map(
       parameter, n, [size, decay](float pi, float xi) { return pi - (size * xi + decay * pi); }, Elements{parameter},
       Elements{x + blockIdx.y * n});
-}
-
-// squares[i] of `count` matrices, where at(i) lies each.
-template <class At>
-void find_squares(float* squares, At at, int64_t count, int64_t n) {
-  std::vector<RAdamTensor> tensors;
-  for (int64_t i = 0; i < count; ++i) tensors.push_back({nullptr, nullptr, nullptr, at(i), n});
-  sums_of_squares(squares, tensors.data(), count);
 }
 
 // y = factor op(a) op(b) + added_factor added for `count` matrices.
@@ -99,35 +97,38 @@ float* make_orthogonal(float* x, float* y, int64_t count, int64_t rows, int64_t 
   return x;
 }
 
-void update(const Matrices& matrices, int64_t count, const MuonStep& step) {
+void update(const Matrices& matrices, int64_t count, const float* squares, const float* all_squares, const float* rates,
+            double mu) {
   const int64_t rows = matrices.at[0].rows, columns = matrices.at[0].columns, n = rows * columns;
-  const float momentum = static_cast<float>(step.momentum), rest = static_cast<float>(1 - step.momentum);
-  const Temporary<float> x(count * n), y(count * n), squares(count + 1);
-  find_squares(
-      squares.data(), [&](int64_t i) { return matrices.at[i].gradient; }, count, n);
-  launch("muon_step", momentum_kernel, by_matrices(n, count), x.data(), matrices, squares.data(), momentum, rest, n);
-  find_squares(
-      squares.data(), [&](int64_t i) { return x.data() + i * n; }, count, n);
-  launch("muon_step", normalise_kernel, by_matrices(n, count), x.data(), squares.data(), n);
+  const float momentum = static_cast<float>(mu), rest = static_cast<float>(1 - mu);
+  const Temporary<float> x(count * n), y(count * n), squares_of_x(count + 1);
+  launch("muon_step", momentum_kernel, by_matrices(n, count), x.data(), matrices, squares, all_squares, momentum, rest,
+         n);
+  std::vector<RAdamTensor> all_x;  // of which only the gradients are read
+  for (int64_t i = 0; i < count; ++i) all_x.push_back({nullptr, nullptr, nullptr, x.data() + i * n, n});
+  sums_of_squares(squares_of_x.data(), all_x.data(), count);
+  launch("muon_step", normalise_kernel, by_matrices(n, count), x.data(), squares_of_x.data(), n);
   const float* const direction = make_orthogonal(x.data(), y.data(), count, rows, columns);
-  const double size = step.size * std::sqrt(static_cast<double>(std::max(rows, columns)));
-  launch("muon_step", update_kernel, by_matrices(n, count), matrices, direction, static_cast<float>(size),
-         static_cast<float>(step.decay), n);
+  launch("muon_step", update_kernel, by_matrices(n, count), matrices, direction, all_squares, rates,
+         std::sqrt(static_cast<float>(std::max(rows, columns))), n);
 }
 
 }  // namespace
 
-void muon_step(const MuonMatrix* matrices, int64_t count, MuonStep step) {
-  std::map<std::pair<int64_t, int64_t>, std::vector<MuonMatrix>> by_shape;
+void muon_step(const MuonMatrix* matrices, int64_t count, const float* squares, const float* all_squares,
+               const float* rates, double momentum) {
+  std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> by_shape;
   for (int64_t i = 0; i < count; ++i)
-    if (matrices[i].rows * matrices[i].columns > 0)
-      by_shape[{matrices[i].rows, matrices[i].columns}].push_back(matrices[i]);
+    if (matrices[i].rows * matrices[i].columns > 0) by_shape[{matrices[i].rows, matrices[i].columns}].push_back(i);
   for (const auto& [shape, all] : by_shape)
     for (size_t first = 0; first < all.size(); first += most_matrices) {
       Matrices group{};
       const size_t size = std::min<size_t>(most_matrices, all.size() - first);
-      std::copy_n(all.begin() + static_cast<ptrdiff_t>(first), size, group.at);
-      update(group, static_cast<int64_t>(size), step);
+      for (size_t i = 0; i < size; ++i) {
+        group.number[i] = static_cast<int32_t>(all[first + i]);
+        group.at[i] = matrices[all[first + i]];
+      }
+      update(group, static_cast<int64_t>(size), squares, all_squares, rates, momentum);
     }
 }
 

@@ -4,6 +4,8 @@
 // up to 64 tensors as a parameter, by value: blockIdx.y says which tensor, blockIdx.x which part of it. The norms by
 // which gradients are clipped stay on the device. They are sums in double whose parts have owners: a block writes the
 // sum of a part, and one block adds the parts in their order.
+#include <cmath>
+
 #include "cuda/launch.h"
 #include "cuda/temporary.h"
 #include "ops/kernels.h"
@@ -77,7 +79,9 @@ __device__ double clipping(double norm, double limit) {
 }
 
 // Launch: x the parts of a tensor, y the tensors. Owns: element i of the tensor's parameter, m and v. Shared: none.
-__global__ void radam_step_kernel(Tensors tensors, const float* squares, const float* all_squares, RAdamStep step) {
+__global__ void radam_step_kernel(Tensors tensors, const float* squares, const float* all_squares, const float* rates,
+                                  RAdamStep step) {
+  if (!std::isfinite(all_squares[0])) return;
   float* const parameter = tensors.at[blockIdx.y].parameter;
   float *const m = tensors.at[blockIdx.y].m, *const v = tensors.at[blockIdx.y].v;
   const float* const gradient = tensors.at[blockIdx.y].gradient;
@@ -88,11 +92,12 @@ __global__ void radam_step_kernel(Tensors tensors, const float* squares, const f
   const float scale = static_cast<float>(global_scale * clipping(norm, step.clip)), eps = static_cast<float>(step.eps);
   const float beta1 = static_cast<float>(step.beta1), rest1 = static_cast<float>(1 - step.beta1);
   const float beta2 = static_cast<float>(step.beta2), rest2 = static_cast<float>(1 - step.beta2);
-  const float decay = static_cast<float>(step.decay), size = static_cast<float>(step.size);
+  const float size = rates[0], decay = rates[1];
+  const bool adaptive = rates[2] > 0;
   for (int64_t i = first_element(); i < n; i += element_step()) {
     const float g = scale * gradient[i];
     const float mi = beta1 * m[i] + rest1 * g, vi = beta2 * v[i] + rest2 * g * g;
-    const float direction = step.adaptive ? mi / (sqrtf(vi) + eps) : mi;
+    const float direction = adaptive ? mi / (sqrtf(vi) + eps) : mi;
     m[i] = mi;
     v[i] = vi;
     parameter[i] = parameter[i] - decay * parameter[i] - size * direction;
@@ -113,10 +118,10 @@ void sums_of_squares(float* squares, const RAdamTensor* tensors, int64_t count) 
          parts);
 }
 
-void radam_step(const RAdamTensor* tensors, int64_t count, const float* squares, RAdamStep step) {
+void radam_step(const RAdamTensor* tensors, int64_t count, const float* squares, const float* rates, RAdamStep step) {
   for_each_group(tensors, count, [&](int64_t first, const Tensors& group, int64_t size) {
     launch("radam_step", radam_step_kernel, parts_by_tensors(parts_of(group.at, size, 1024), size), group,
-           squares + first, squares + count, step);
+           squares + first, squares + count, rates, step);
   });
 }
 

@@ -28,10 +28,13 @@ constexpr Philox philox(Philox counter, std::array<uint32_t, 2> key) {
   return {static_cast<uint32_t>(c0), static_cast<uint32_t>(c1), static_cast<uint32_t>(c2), static_cast<uint32_t>(c3)};
 }
 
-// A name for a sequence of random numbers. Keys form a tree: key.fold(step).fold(layer) is a fresh sequence,
-// independent of its parents and siblings.
+// A name for a sequence of random numbers. Keys form a tree: key.fold(layer).fold(0) is a fresh sequence, independent
+// of its parents and siblings.
 struct Key {
   uint64_t value = 0;
+  // Null, or where a number lies that makes the sequence a fresh one whenever it changes, in the memory of the device
+  // that draws: a training step. A captured graph (engine/replay.h) so draws other numbers each time it is replayed.
+  const int32_t* step = nullptr;
 
   constexpr std::array<uint32_t, 2> words() const {
     return {static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)};
@@ -39,14 +42,17 @@ struct Key {
 
   constexpr Key fold(uint64_t n) const {
     const Philox p = philox({static_cast<uint32_t>(n), static_cast<uint32_t>(n >> 32), 0, 1}, words());
-    return {p[0] | uint64_t{p[1]} << 32};
+    return {p[0] | uint64_t{p[1]} << 32, step};
+  }
+
+  // Words 4 i to 4 i + 3 of the random bits.
+  constexpr Philox block(uint64_t i) const {
+    const uint32_t at = step ? static_cast<uint32_t>(*step) : 0;
+    return philox({static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), at, 0}, words());
   }
 
   // The i-th 32 random bits.
-  constexpr uint32_t bits(uint64_t i) const {
-    const uint64_t block = i / 4;
-    return philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0}, words())[i % 4];
-  }
+  constexpr uint32_t bits(uint64_t i) const { return block(i / 4)[i % 4]; }
 
   // The i-th uniform number, strictly between 0 and 1, so that its logarithm exists.
   constexpr float uniform(uint64_t i) const { return (static_cast<float>(bits(i) >> 9) + 0.5f) * 0x1p-23f; }

@@ -2,6 +2,7 @@
 
 #include "engine/cuda_backend.h"
 #include "engine/dispatch.h"
+#include "engine/memory.h"
 #include "engine/profile.h"
 
 namespace runnel {
@@ -9,7 +10,10 @@ namespace runnel {
 void Replay::run() {
   if (device_ == Device::cpu || timing_kernels() || !std::exchange(warm_, true)) return work_();
   if constexpr (with_cuda) {
-    if (!graph_) graph_ = cuda::capture(work_);
+    if (!graph_) {
+      trim_memory(device_);  // what the first run used: the graph has memory of its own
+      graph_ = cuda::capture(work_);
+    }
     cuda::launch_graph(graph_);
   }
 }

@@ -119,6 +119,12 @@ class Tensor : public Array<float> {
   bool wants_grad_ = false;
 };
 
+// to = from, in place: of the same shape, on any devices. Throws Error if the shapes differ.
+template <class T>
+void assign(Array<T>& to, const Array<T>& from) {
+  check(to.shape() == from.shape(), "assign: ", from.shape(), " does not match ", to.shape());
+  copy(to.data(), to.device(), from.data(), from.device(), static_cast<size_t>(to.size()) * sizeof(T));
+}
 Tensor clone(const Tensor& x);  // the same numbers in storage of their own
 // n times [...] -> [n,...]: the tensor whose parts() these are, in the same storage if they are; else a copy of them.
 Tensor stacked(const std::vector<Tensor>& parts);

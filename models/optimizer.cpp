@@ -20,6 +20,7 @@ RAdam::RAdam(Parameters parameters, RAdamOptions options) : parameters_(std::mov
     m_.push_back(Tensor::full(tensor.shape(), 0, tensor.device()));
     v_.push_back(Tensor::full(tensor.shape(), 0, tensor.device()));
   }
+  if (!parameters_.empty()) rates_ = Tensor(Shape{3}, parameters_[0].tensor.device());
 }
 
 Tensor squared_norms(const Parameters& parameters, const Gradients& gradients) {
@@ -28,7 +29,26 @@ Tensor squared_norms(const Parameters& parameters, const Gradients& gradients) {
   return sums_of_squares(all);
 }
 
-void RAdam::step(const Gradients& gradients, const Tensor& squares, int64_t first) {
+void RAdam::step(const Gradients& gradients) {
+  const Tensor squares = squared_norms(parameters_, gradients);
+  begin_update();
+  update(gradients, squares, 0);
+}
+
+void RAdam::begin_update() {
+  const RAdamOptions& o = options_;
+  const double t = static_cast<double>(++steps_);
+  const double beta2_t = std::pow(o.beta2, t);
+  const double n_max = 2 / (1 - o.beta2) - 1;
+  const double n = n_max - 2 * t * beta2_t / (1 - beta2_t);
+  const bool adaptive = n >= 5;
+  double size = o.lr / (1 - std::pow(o.beta1, t));
+  if (adaptive) size *= std::sqrt((1 - beta2_t) * (n - 4) / (n_max - 4) * (n - 2) / (n_max - 2) * n_max / n);
+  const float decay = static_cast<float>(o.weight_decay * o.lr);
+  if (rates_) assign(rates_, Tensor(Shape{3}, {static_cast<float>(size), decay, adaptive ? 1.0f : 0.0f}));
+}
+
+void RAdam::update(const Gradients& gradients, const Tensor& squares, int64_t first) {
   if (parameters_.empty()) return;
   std::vector<RAdamUpdate> all;
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -36,21 +56,7 @@ void RAdam::step(const Gradients& gradients, const Tensor& squares, int64_t firs
     all.push_back({parameter, m_[i], v_[i], gradients.of(parameter)});
   }
   const RAdamOptions& o = options_;
-  const double t = static_cast<double>(++steps_);
-  const double beta2_t = std::pow(o.beta2, t);
-  const double n_max = 2 / (1 - o.beta2) - 1;
-  const double n = n_max - 2 * t * beta2_t / (1 - beta2_t);
-  RAdamStep step{.beta1 = o.beta1,
-                 .beta2 = o.beta2,
-                 .eps = o.eps,
-                 .decay = o.weight_decay * o.lr,
-                 .size = o.lr / (1 - std::pow(o.beta1, t)),
-                 .adaptive = n >= 5,
-                 .clip = o.clip,
-                 .global_clip = o.global_clip};
-  if (step.adaptive) step.size *= std::sqrt((1 - beta2_t) * (n - 4) / (n_max - 4) * (n - 2) / (n_max - 2) * n_max / n);
-
-  radam_step(std::move(all), squares, first, step);
+  radam_step(std::move(all), squares, first, rates_, {o.beta1, o.beta2, o.eps, o.clip, o.global_clip});
 }
 
 Parameters RAdam::state() const {
@@ -67,9 +73,20 @@ Muon::Muon(Parameters matrices, double lr) : matrices_(std::move(matrices)), lr_
     check(tensor.shape().rank() == 2, "Muon: ", name, " ", tensor.shape(), " is not a matrix");
     m_.push_back(Tensor::full(tensor.shape(), 0, tensor.device()));
   }
+  if (!matrices_.empty()) rates_ = Tensor(Shape{2}, matrices_[0].tensor.device());
 }
 
-void Muon::step(const Gradients& gradients) {
+void Muon::begin_update() {
+  // A step of Muon in units of RAdam's, whose numbers change by up to lr each: so one learning rate serves both.
+  constexpr double size = 0.4;
+  // Steps of one size let weights wander ever further from 0: without decay a feed-forward layer soon outweighs what it
+  // is added to, and a run of an hour grows worse. Where steps of size s agree for some 20 updates, weights stay near
+  // s sqrt(20 / (2 decay)): a tenth, for a learning rate of 1e-3.
+  constexpr double decay = 0.3;
+  if (rates_) assign(rates_, Tensor(Shape{2}, {static_cast<float>(size * lr_), static_cast<float>(decay * lr_)}));
+}
+
+void Muon::update(const Gradients& gradients, const Tensor& squares) {
   if (matrices_.empty()) return;
   std::vector<MuonUpdate> all;
   for (size_t i = 0; i < matrices_.size(); ++i) {
@@ -77,13 +94,7 @@ void Muon::step(const Gradients& gradients) {
     all.push_back({matrix, m_[i], gradients.of(matrix)});
   }
   constexpr double momentum = 0.95;
-  // A step of Muon in units of RAdam's, whose numbers change by up to lr each: so one learning rate serves both.
-  constexpr double size = 0.4;
-  // Steps of one size let weights wander ever further from 0: without decay a feed-forward layer soon outweighs what it
-  // is added to, and a run of an hour grows worse. Where steps of size s agree for some 20 updates, weights stay near
-  // s sqrt(20 / (2 decay)): a tenth, for a learning rate of 1e-3.
-  constexpr double decay = 0.3;
-  muon_step(std::move(all), {.momentum = momentum, .size = size * lr_, .decay = decay * lr_});
+  muon_step(std::move(all), squares, rates_, momentum);
 }
 
 Parameters Muon::state() const {
@@ -118,9 +129,20 @@ Optimizer::Optimizer(const Parameters& parameters, RAdamOptions options, bool mu
   if (muon) std::stable_partition(all_.begin(), all_.end(), suits_muon);
 }
 
-void Optimizer::step(const Gradients& gradients, const Tensor& squares) {
-  radam_.step(gradients, squares, muons_);
-  muon_.step(gradients);
+void Optimizer::step(const Gradients& gradients) {
+  const Tensor norms = squares(gradients);
+  begin_update();
+  update(gradients, norms);
+}
+
+void Optimizer::begin_update() {
+  radam_.begin_update();
+  muon_.begin_update();
+}
+
+void Optimizer::update(const Gradients& gradients, const Tensor& squares) {
+  radam_.update(gradients, squares, muons_);
+  muon_.update(gradients, squares);
 }
 
 void Optimizer::set_lr(double lr) {

@@ -27,9 +27,12 @@ class RAdam {
  public:
   RAdam(Parameters parameters, RAdamOptions options);
 
-  void step(const Gradients& gradients) { step(gradients, squared_norms(parameters_, gradients), 0); }
-  // The same with squared norms that are known: squares[first] is that of the first parameter, the last that of all.
-  void step(const Gradients& gradients, const Tensor& squares, int64_t first);
+  void step(const Gradients& gradients);
+  // The two halves of an update. The first counts it, and puts what depends on its number and on the learning rate to
+  // where the second finds it on the device: so the second can be replayed (engine/replay.h). squares[first] is the
+  // squared norm of the first parameter's gradient, the last that of all; if that is not finite, nothing changes.
+  void begin_update();
+  void update(const Gradients& gradients, const Tensor& squares, int64_t first);
   void set_lr(double lr) { options_.lr = lr; }
   int64_t steps() const { return steps_; }  // updates made
 
@@ -40,6 +43,7 @@ class RAdam {
  private:
   Parameters parameters_;
   std::vector<Tensor> m_, v_;
+  Tensor rates_;  // of radam_step
   RAdamOptions options_;
   int64_t steps_ = 0;
 };
@@ -48,13 +52,16 @@ class Muon {
  public:
   Muon(Parameters matrices, double lr);
 
-  void step(const Gradients& gradients);  // matrices the loss does not depend on are an error
+  // As RAdam's; squares[i] is that of matrix i. Matrices the loss does not depend on are an error.
+  void begin_update();
+  void update(const Gradients& gradients, const Tensor& squares);
   void set_lr(double lr) { lr_ = lr; }
   Parameters state() const;  // as RAdam's, but there is no v
 
  private:
   Parameters matrices_;
   std::vector<Tensor> m_;
+  Tensor rates_;  // of muon_step
   double lr_;
 };
 
@@ -63,11 +70,12 @@ class Optimizer {
  public:
   Optimizer(const Parameters& parameters, RAdamOptions options, bool muon = false);
 
-  // An update in two steps, between which one can look whether the gradients are numbers: their squared norms, the last
-  // of which is that of all together, and the update, which scales by them.
+  void step(const Gradients& gradients);
+  // The same in parts: the squared norms of the gradients, the last of which is that of all together and tells whether
+  // they are finite, and RAdam's two halves.
   Tensor squares(const Gradients& gradients) const { return squared_norms(all_, gradients); }
-  void step(const Gradients& gradients, const Tensor& squares);
-  void step(const Gradients& gradients) { step(gradients, squares(gradients)); }
+  void begin_update();
+  void update(const Gradients& gradients, const Tensor& squares);
   void set_lr(double lr);
   Parameters state() const;
   void set_steps(int64_t steps) { radam_.set_steps(steps); }

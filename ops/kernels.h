@@ -185,6 +185,9 @@ KERNEL(linear_attention_step(float* y, float* s, float* z, const float* q, const
 
 // Positive random features (Choromanski et al. 2021) of x [rows,E] from its products p [rows,F] with the projection:
 // y[r,c] = exp(s p[r,c] - s^2 |x_r|^2 / 2) / sqrt(F), s = E^(-1/4). dx is the gradient by way of the norm only.
+// w [features,e]: row r is the r-th normal one of key.fold(0), made orthogonal to those since the last multiple of e,
+// with the length of the r-th normal row of key.fold(1).
+KERNEL(random_projection(float* w, Key key, int64_t features, int64_t e))
 KERNEL(positive_random_features_forward(float* y, const float* p, const float* x, int64_t rows, int64_t features,
                                         int64_t e))
 KERNEL(positive_random_features_backward(float* dp, float* dx, const float* dy, const float* y, const float* x,
@@ -241,8 +244,11 @@ struct RAdamTensor {
 // squares [count+1] = the squared norm of each tensor's gradient, summed in double and rounded once, and their sum.
 // tensors: an array in host memory.
 KERNEL(sums_of_squares(float* squares, const RAdamTensor* tensors, int64_t count))
-// squares as above, in device memory, so that the host does not wait for them.
-KERNEL(radam_step(const RAdamTensor* tensors, int64_t count, const float* squares, RAdamStep step))
+// What changes from update to update lies in device memory, so that a captured update (engine/replay.h) can be
+// replayed: squares as above, and rates = {size, decay, adaptive}, with which
+//   parameter -= decay parameter + size m / (adaptive ? sqrt(v) + eps : 1).
+// If the last of the squares is not finite, nothing changes.
+KERNEL(radam_step(const RAdamTensor* tensors, int64_t count, const float* squares, const float* rates, RAdamStep step))
 
 // Muon (Jordan et al. 2024), for matrices: momentum of normalised gradients, whose singular values are made equal,
 // about; see muon.cpp.
@@ -256,7 +262,10 @@ struct NewtonSchulz {  // singular values s become a s + b s^3 + c s^5
 };
 constexpr NewtonSchulz newton_schulz{3.4445f, -4.7750f, 2.0315f};
 constexpr int newton_schulz_steps = 5;
-// matrices: an array in host memory.
-KERNEL(muon_step(const MuonMatrix* matrices, int64_t count, MuonStep step))
+// matrices: an array in host memory. squares [count] are those of their gradients; all_squares[0], of all gradients, is
+// finite or nothing changes. rates = {size, decay}: the root mean square of the step, about, and
+// parameter -= decay parameter.
+KERNEL(muon_step(const MuonMatrix* matrices, int64_t count, const float* squares, const float* all_squares,
+                 const float* rates, double momentum))
 
 }  // namespace runnel

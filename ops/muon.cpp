@@ -34,13 +34,16 @@ void combine(float* y, float a, const float* x, float b, const float* z, int64_t
       y, n, [a, b](Lanes p, Lanes q) RUNNEL_INLINE { return a * p + b * q; }, x, z);
 }
 
-// y = x / |x|; y may be x.
-void normalise(float* y, const float* x, int64_t n) {
+// y = x / |x|, with |x|^2; y may be x.
+void normalise(float* y, const float* x, float square, int64_t n) {
+  cpu::scale(y, x, static_cast<float>(1 / (std::sqrt(static_cast<double>(square)) + 1e-12)), n);
+}
+
+void normalise(float* x, int64_t n) {
   float squares[2];
   const RAdamTensor tensor{nullptr, nullptr, nullptr, x, n};
   cpu::sums_of_squares(squares, &tensor, 1);
-  const double norm = std::sqrt(static_cast<double>(squares[0]));
-  cpu::scale(y, x, static_cast<float>(1 / (norm + 1e-12)), n);
+  normalise(x, x, squares[0], n);
 }
 
 void make_orthogonal(float* x, int64_t rows, int64_t columns) {
@@ -48,7 +51,7 @@ void make_orthogonal(float* x, int64_t rows, int64_t columns) {
   const int64_t n = rows * columns, side = std::min(rows, columns);
   const bool tall = rows > columns;
   const Scratch gram(side * side), gram2(side * side), product(n);
-  normalise(x, x, n);
+  normalise(x, n);
   for (int i = 0; i < newton_schulz_steps; ++i) {
     cpu::matmul(gram.data(), x, x, side, side, n / side, tall, !tall);
     cpu::matmul(gram2.data(), gram.data(), gram.data(), side, side, side, false, false);
@@ -58,19 +61,18 @@ void make_orthogonal(float* x, int64_t rows, int64_t columns) {
   }
 }
 
-void update(const MuonMatrix& matrix, const MuonStep& step) {
+void update(const MuonMatrix& matrix, float square, const float* rates, double mu) {
   const auto& [parameter, m, gradient, rows, columns] = matrix;
   const int64_t n = rows * columns;
   if (n == 0) return;
-  const float momentum = static_cast<float>(step.momentum), rest = static_cast<float>(1 - step.momentum);
+  const float momentum = static_cast<float>(mu), rest = static_cast<float>(1 - mu);
   const Scratch memory(n);
   float* const x = memory.data();
-  normalise(x, gradient, n);
+  normalise(x, gradient, square, n);
   combine(m, momentum, m, rest, x, n);
   combine(x, momentum, m, rest, x, n);
   make_orthogonal(x, rows, columns);
-  const float size = static_cast<float>(step.size * std::sqrt(static_cast<double>(std::max(rows, columns))));
-  const float decay = static_cast<float>(step.decay);
+  const float size = rates[0] * std::sqrt(static_cast<float>(std::max(rows, columns))), decay = rates[1];
   map(
       parameter, n, [=](Lanes weight, Lanes change) RUNNEL_INLINE { return weight - (size * change + decay * weight); },
       parameter, x);
@@ -80,27 +82,33 @@ void update(const MuonMatrix& matrix, const MuonStep& step) {
 
 // A thread takes whole matrices: small products lose more to waiting than they gain from helpers, and the result does
 // not depend on the number of threads.
-void cpu::muon_step(const MuonMatrix* matrices, int64_t count, MuonStep step) {
+void cpu::muon_step(const MuonMatrix* matrices, int64_t count, const float* squares, const float* all_squares,
+                    const float* rates, double momentum) {
+  if (!std::isfinite(all_squares[0])) return;
   FirstError error;
 #pragma omp parallel for schedule(dynamic)
-  for (int64_t i = 0; i < count; ++i) error.guard([&] { update(matrices[i], step); });
+  for (int64_t i = 0; i < count; ++i) error.guard([&] { update(matrices[i], squares[i], rates, momentum); });
   error.rethrow();
 }
 
 #if RUNNEL_ONCE
 
-void muon_step(std::vector<MuonUpdate> updates, const MuonStep& step) {
+void muon_step(std::vector<MuonUpdate> updates, const Tensor& squares, const Tensor& rates, double momentum) {
   if (updates.empty()) return;
+  check(std::ssize(updates) < squares.size(), "muon_step: squares ", squares.shape(), " do not match ", updates.size(),
+        " updates");
+  check(rates.size() == 2, "muon_step: rates ", rates.shape(), " are not size and decay");
   const Device device = updates[0].parameter.device();
   std::vector<MuonMatrix> matrices;
   for (auto& [parameter, m, gradient] : updates) {
-    device_of("muon_step", updates[0].parameter, parameter, m, gradient);
+    device_of("muon_step", squares, rates, parameter, m, gradient);
     const Shape& shape = parameter.shape();
     check(shape.rank() == 2 && m.shape() == shape && gradient.shape() == shape, "muon_step: parameter ", shape, ", m ",
           m.shape(), " and gradient ", gradient.shape(), " are not matrices of one shape");
     matrices.push_back({parameter.data(), m.data(), gradient.data(), shape[0], shape[1]});
   }
-  DISPATCH(device, muon_step(matrices.data(), std::ssize(matrices), step));
+  DISPATCH(device, muon_step(matrices.data(), std::ssize(matrices), squares.data(), squares.data() + squares.size() - 1,
+                             rates.data(), momentum));
 }
 
 #endif

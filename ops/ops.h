@@ -87,23 +87,26 @@ Tensor gather_rows(const Tensor& x, const Indices& rows);  // [n,...] [count] ->
 
 // In place, without gradients: what sampling and optimizers need. Indices and positions may lie on the device, so that
 // a captured graph (engine/replay.h) can be replayed unchanged. On the CPU, throws if there is no such row.
-void assign(Indices& to, const Indices& from);                          // to = from, of the same shape
 void put_row(Indices& rows, const Indices& row, const Indices& index);  // rows[index[0]] = row
 void advance(Indices& position);                                        // position[0] += 1
 
-// The squared norm of each gradient and, last, of all of them together: [count] tensors -> [count + 1].
+// The squared norm of each gradient and, last, of all of them together: [count] tensors -> [count + 1]. An update with
+// squares whose last is not finite changes nothing.
 Tensor sums_of_squares(const std::vector<Tensor>& gradients);
 // One update of rectified Adam (Liu et al. 2020) of each parameter and its moments m and v, all of one shape. The
 // squared norms of their gradients are squares[first], squares[first + 1] ...; the last of squares is that of all.
+// rates [3]: see ops/kernels.h.
 struct RAdamUpdate {
   Tensor parameter, m, v, gradient;
 };
-void radam_step(std::vector<RAdamUpdate> updates, const Tensor& squares, int64_t first, const RAdamStep& step);
-// One update of Muon (Jordan et al. 2024) of each matrix and its momentum m.
+void radam_step(std::vector<RAdamUpdate> updates, const Tensor& squares, int64_t first, const Tensor& rates,
+                const RAdamStep& step);
+// One update of Muon (Jordan et al. 2024) of each matrix and its momentum m. squares[i] is that of update i's gradient,
+// the last that of all. rates [2]: see ops/kernels.h.
 struct MuonUpdate {
   Tensor parameter, m, gradient;
 };
-void muon_step(std::vector<MuonUpdate> updates, const MuonStep& step);
+void muon_step(std::vector<MuonUpdate> updates, const Tensor& squares, const Tensor& rates, double momentum);
 
 // --- attention: q [B,L,H,E], k [B,S,H,E], v [B,S,H,M] -> y [B,L,H,M] ---------------------------------------------
 

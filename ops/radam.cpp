@@ -5,7 +5,7 @@
 //   v := beta2 v + (1 - beta2) g^2
 //   p := p - decay p                          decoupled weight decay, decay = weight decay * learning rate
 //   p := p - size m / (sqrt(v) + eps)         or, in the first steps, p - size m
-// What changes from step to step only (size, and whether v is trusted yet) is computed by RAdam in
+// What changes from step to step only (size and decay, and whether v is trusted yet) is computed by RAdam in
 // models/optimizer.cpp. All in one pass over memory: four arrays read, three written.
 #include <algorithm>
 #include <cmath>
@@ -24,14 +24,14 @@ namespace {
 double clipping(double norm, double limit) { return limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1; }
 
 template <bool adaptive>
-void update(const RAdamTensor& tensor, double clip, const RAdamStep& step) {
+void update(const RAdamTensor& tensor, double clip, const float* rates, const RAdamStep& step) {
   float *const parameter = tensor.parameter, *const m = tensor.m, *const v = tensor.v;
   const float* const gradient = tensor.gradient;
   const int64_t n = tensor.n;
   const float scale = static_cast<float>(clip), eps = static_cast<float>(step.eps);
   const float beta1 = static_cast<float>(step.beta1), rest1 = static_cast<float>(1 - step.beta1);
   const float beta2 = static_cast<float>(step.beta2), rest2 = static_cast<float>(1 - step.beta2);
-  const float decay = static_cast<float>(step.decay), size = static_cast<float>(step.size);
+  const float decay = rates[1], size = rates[0];
   constexpr int64_t piece = 1 << 12;
   parallel_pieces(n, piece, n >= parallel_from, [=](int64_t begin, int64_t count) {
     for (int64_t i = begin; i < begin + count; i += lanes) {
@@ -48,12 +48,14 @@ void update(const RAdamTensor& tensor, double clip, const RAdamStep& step) {
 
 }  // namespace
 
-void cpu::radam_step(const RAdamTensor* tensors, int64_t count, const float* squares, RAdamStep step) {
+void cpu::radam_step(const RAdamTensor* tensors, int64_t count, const float* squares, const float* rates,
+                     RAdamStep step) {
+  if (!std::isfinite(squares[count])) return;
   const double global_scale = clipping(std::sqrt(squares[count]), step.global_clip);
   for (int64_t i = 0; i < count; ++i)
-    (step.adaptive
-         ? update<true>
-         : update<false>)(tensors[i], global_scale * clipping(global_scale * std::sqrt(squares[i]), step.clip), step);
+    (rates[2] > 0 ? update<true>
+                  : update<false>)(tensors[i], global_scale * clipping(global_scale * std::sqrt(squares[i]), step.clip),
+                                   rates, step);
 }
 
 namespace {
@@ -107,20 +109,22 @@ Tensor sums_of_squares(const std::vector<Tensor>& gradients) {
   return squares;
 }
 
-void radam_step(std::vector<RAdamUpdate> updates, const Tensor& squares, int64_t first, const RAdamStep& step) {
+void radam_step(std::vector<RAdamUpdate> updates, const Tensor& squares, int64_t first, const Tensor& rates,
+                const RAdamStep& step) {
   if (updates.empty()) return;
   const int64_t count = std::ssize(updates);
   check(first >= 0 && first + count + 1 == squares.size(), "radam_step: squares ", squares.shape(), " from ", first,
         " on do not match ", count, " updates");
+  check(rates.size() == 3, "radam_step: rates ", rates.shape(), " are not size, decay and adaptive");
   std::vector<RAdamTensor> tensors;
   for (auto& [parameter, m, v, gradient] : updates) {
-    device_of("radam_step", squares, parameter, m, v, gradient);
+    device_of("radam_step", squares, rates, parameter, m, v, gradient);
     check(m.shape() == parameter.shape() && v.shape() == parameter.shape() && gradient.shape() == parameter.shape(),
           "radam_step: m ", m.shape(), ", v ", v.shape(), " and gradient ", gradient.shape(),
           " do not match the parameter ", parameter.shape());
     tensors.push_back({parameter.data(), m.data(), v.data(), gradient.data(), parameter.size()});
   }
-  DISPATCH(squares.device(), radam_step(tensors.data(), count, squares.data() + first, step));
+  DISPATCH(squares.device(), radam_step(tensors.data(), count, squares.data() + first, rates.data(), step));
 }
 
 #endif

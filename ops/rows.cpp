@@ -32,11 +32,6 @@ Tensor gather_rows(const Tensor& x, const Indices& rows) {
   return y;
 }
 
-void assign(Indices& to, const Indices& from) {
-  check(to.shape() == from.shape(), "assign: ", from.shape(), " does not match ", to.shape());
-  copy(to.data(), to.device(), from.data(), from.device(), static_cast<size_t>(to.size()) * sizeof(int32_t));
-}
-
 void put_row(Indices& rows, const Indices& row, const Indices& index) {
   const Device device = device_of("put_row", rows, row, index);
   const Shape& shape = rows.shape();

@@ -22,20 +22,10 @@ struct Lsh {
   int64_t rounds = 4, buckets = 32, chunk = 32;  // buckets is even
 };
 
-// One update of rectified Adam; see radam.cpp.
+// What is the same in all updates of rectified Adam; see radam.cpp.
 struct RAdamStep {
   double beta1, beta2, eps;
-  double decay;  // parameter -= decay parameter
-  double size;   // parameter -= size m / (adaptive ? sqrt(v) + eps : 1)
-  bool adaptive;
   double clip, global_clip;  // largest norm of each gradient, and of all together; 0: any
-};
-
-// One update of Muon; see muon.cpp.
-struct MuonStep {
-  double momentum;
-  double size;   // root mean square of the step, about, if the gradient has full rank
-  double decay;  // parameter -= decay parameter
 };
 
 }  // namespace runnel

@@ -194,7 +194,7 @@ TEST_CASE("limit_memory: more is refused as if there were none, and ops on sever
     const Tensor h = linear(x[0], x[1], x[2], Activation::relu, {0.1f, Key{1}});
     Gradients g = tape.backward(sum(add_layer_norm(h, h, x[2], x[2], {0.1f, Key{2}})));
     Tensor m = Tensor::full(x[1].shape(), 0);
-    muon_step({{clone(x[1]), m, g.of(x[1])}}, {.momentum = 0.9, .size = 1, .decay = 0});
+    muon_step({{clone(x[1]), m, g.of(x[1])}}, sums_of_squares({g.of(x[1])}), Tensor(Shape{2}, {1, 0}), 0.9);
     return g;
   };
   std::vector<Tensor> x{random_tensor(Shape{2000, 48}, 1), random_tensor(Shape{32, 48}, 2),
@@ -640,6 +640,15 @@ TEST_CASE("Key: bits are the words of the blocks in order, also beyond 32 bits o
     const Philox p = philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0}, key.words());
     for (uint64_t w = 0; w < 4; ++w) CHECK(key.bits(4 * block + w) == p[w]);
   }
+}
+
+TEST_CASE("Key: its step is the third word of Philox's counter, also after a fold; none is step 0") {
+  const int32_t step = 77, zero = 0;
+  const Key plain = Key{5}.fold(1), key = Key{5, &step}.fold(1);
+  CHECK(key.value == plain.value);
+  const Philox p = philox({9, 0, 77, 0}, key.words());
+  for (uint64_t w = 0; w < 4; ++w) CHECK(key.bits(4 * 9 + w) == p[w]);
+  CHECK(Key{5, &zero}.fold(1).block(9) == plain.block(9));
 }
 
 #if RUNNEL_WITH_ADDRESS_SANITIZER || defined(RUNNEL_FRESH_IS_NAN)

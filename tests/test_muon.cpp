@@ -35,8 +35,11 @@ Matrix transposed(const Matrix& a) {
 
 // Muon as its authors describe it, but of gradients of norm 1, in double; the powers of x from the left, whatever its
 // shape.
+struct Step {
+  double momentum, size, decay;
+};
 struct Reference {
-  MuonStep o;
+  Step o;
   Matrix p, m = Matrix(p.rows, p.columns);
 
   void step(std::vector<double> g) {
@@ -94,10 +97,11 @@ std::vector<Tensor> zeros(Device device) {
   return tensors;
 }
 
-void muon(std::vector<Tensor>& p, std::vector<Tensor>& m, const std::vector<Tensor>& g, MuonStep step) {
+void muon(std::vector<Tensor>& p, std::vector<Tensor>& m, const std::vector<Tensor>& g, const Step& o) {
   std::vector<MuonUpdate> updates;
   for (size_t i = 0; i < p.size(); ++i) updates.push_back({p[i], m[i], g[i]});
-  muon_step(updates, step);
+  const Tensor rates(Shape{2}, {static_cast<float>(o.size), static_cast<float>(o.decay)}, p[0].device());
+  muon_step(updates, sums_of_squares(g), rates, o.momentum);
 }
 
 // What four updates leave of random parameters.
@@ -146,7 +150,7 @@ const AutoregressiveConfig small{
 }  // namespace
 
 TEST_CASE("muon_step: four updates equal its definition in double") {
-  const MuonStep o{.momentum = 0.95, .size = 0.1, .decay = 0.01};
+  const Step o{.momentum = 0.95, .size = 0.1, .decay = 0.01};
   for (const Device device : devices()) {
     std::vector<Tensor> p = random_tensors(100, device), m = zeros(device);
     std::vector<Reference> references;
@@ -195,9 +199,31 @@ TEST_CASE("muon_step: a gradient of zeros changes nothing, and there may be no n
     const std::vector<Tensor> before = random_tensors(1, device);
     for (size_t i = 0; i < p.size(); ++i) CHECK(p[i].to_vector() == before[i].to_vector());
     const Tensor empty(Shape{0, 3}, device);
-    muon_step({{empty, empty, empty}}, MuonStep{});
-    muon_step({}, MuonStep{});
+    const Tensor rates(Shape{2}, {1, 0}, device);
+    muon_step({{empty, empty, empty}}, sums_of_squares({empty}), rates, 0.9);
+    muon_step({}, sums_of_squares({}), rates, 0.9);
   }
+}
+
+TEST_CASE("muon_step: after gradients that are not finite, in any matrix, nothing has changed") {
+  for (const Device device : devices())
+    for (const float bad : {NAN, INFINITY}) {
+      std::vector<Tensor> p = random_tensors(1, device), m = random_tensors(2, device), g = random_tensors(3, device);
+      g.back() = scale(g.back(), bad);
+      muon(p, m, g, {.momentum = 0.95, .size = 1, .decay = 0.5});
+      const std::vector<Tensor> old_p = random_tensors(1, device), old_m = random_tensors(2, device);
+      for (size_t i = 0; i < p.size(); ++i) {
+        CHECK(p[i].to_vector() == old_p[i].to_vector());
+        CHECK(m[i].to_vector() == old_m[i].to_vector());
+      }
+    }
+}
+
+TEST_CASE("muon_step refuses squares that are not one for each matrix and one of all, and rates that are not two") {
+  const Tensor x = random_tensor(Shape{2, 3}, 1), rates(Shape{2}, {1, 0});
+  const std::vector<MuonUpdate> updates{{clone(x), clone(x), x}};
+  check_fails([&] { muon_step(updates, Tensor(Shape{1}), rates, 0.9); }, "squares [1] do not match 1 updates");
+  check_fails([&] { muon_step(updates, Tensor(Shape{2}), Tensor(Shape{3}), 0.9); }, "rates [3] are not size and decay");
 }
 
 TEST_CASE("the number of threads changes nothing in muon_step, nor does another run") {

@@ -164,7 +164,7 @@ TEST_CASE("RAdam goes on from its saved state to the same bytes, also with anoth
   }
 }
 
-TEST_CASE("the norms tell of a gradient that is not finite before anything has changed") {
+TEST_CASE("the norms tell of a gradient that is not finite, and then an update changes nothing") {
   for (Device device : devices()) {
     const auto parameters = make_parameters({3, 65}, device);
     const auto before = parameters[1].tensor.to_vector();
@@ -173,7 +173,12 @@ TEST_CASE("the norms tell of a gradient that is not finite before anything has c
       planted[1][64] = bad;
       Tape tape;
       const Tensor loss = loss_with(parameters, planted);
-      const std::vector<float> squares = squared_norms(parameters, tape.backward(loss)).to_vector();
+      const Gradients gradients = tape.backward(loss);
+      const std::vector<float> squares = squared_norms(parameters, gradients).to_vector();
+      RAdam optimizer(parameters, {.weight_decay = 0.1});
+      optimizer.step(gradients);
+      for (const NamedTensor& moment : optimizer.state())
+        CHECK(moment.tensor.to_vector() == std::vector<float>(static_cast<size_t>(moment.tensor.size())));
       CHECK(std::isfinite(squares[0]));
       CHECK_FALSE(std::isfinite(squares[1]));
       CHECK_FALSE(std::isfinite(squares[2]));
@@ -196,8 +201,11 @@ TEST_CASE("RAdam: a parameter that the loss does not depend on is an error and c
 
 TEST_CASE("radam_step refuses squared norms that are not one for each tensor, and one of all") {
   const Tensor x = random_tensor(Shape{3}, 1);
+  const Tensor rates(Shape{3});
   const std::vector<RAdamUpdate> updates{{clone(x), clone(x), clone(x), x}};
   for (const int64_t norms : {1, 3})
-    check_fails([&] { radam_step(updates, Tensor(Shape{norms}), 0, {}); }, "from 0 on do not match 1 updates");
-  check_fails([&] { radam_step(updates, Tensor(Shape{2}), -1, {}); }, "from -1 on do not match 1 updates");
+    check_fails([&] { radam_step(updates, Tensor(Shape{norms}), 0, rates, {}); }, "from 0 on do not match 1 updates");
+  check_fails([&] { radam_step(updates, Tensor(Shape{2}), -1, rates, {}); }, "from -1 on do not match 1 updates");
+  check_fails([&] { radam_step(updates, Tensor(Shape{2}), 0, Tensor(Shape{2}), {}); },
+              "rates [2] are not size, decay and adaptive");
 }

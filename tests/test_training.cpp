@@ -45,16 +45,20 @@ class ReverseTask : public Task {
 
   Slice slice(int64_t first, int64_t count) const override {
     const Batch batch = draw(Key{10}, first, count);
-    return {.weight = batch.positions, .tokens = static_cast<int64_t>(batch.positions), .loss = [this, batch](Key key) {
-              return cross_entropy(logits(batch, key), batch.targets, batch.mask);
-            }};
+    return {{batch.in.tokens, batch.in.lengths, batch.targets},
+            {batch.mask},
+            batch.positions,
+            static_cast<int64_t>(batch.positions)};
+  }
+  Tensor loss(const Slice& slice, std::optional<Key> key) const override {
+    return cross_entropy(logits({slice.indices[0], slice.indices[1]}, key), slice.indices[2], slice.numbers[0]);
   }
   std::vector<double> validate(const WorkDone& report) const override {
     if (interrupt_validation) std::raise(SIGINT);
     interrupt_validation = false;
     report(0, 1);
     const Batch batch = draw(Key{11}, 0, 32);
-    const Tensor outputs = logits(batch, {});
+    const Tensor outputs = logits(batch.in, {});
     const std::vector<float> x = outputs.to_vector(), mask = batch.mask.to_vector();
     double right = 0;
     for (size_t i = 0; i < mask.size(); ++i)
@@ -93,8 +97,8 @@ class ReverseTask : public Task {
       for (size_t t = 0; t < static_cast<size_t>(longest); ++t) mask.push_back(t < sequence.size() ? 1 : 0);
     return {in, out.tokens, Tensor(Shape{count, longest}, mask), positions};
   }
-  Tensor logits(const Batch& batch, std::optional<Key> key) const {
-    return predictor_(encoder_(embedding(batch.in.tokens, embedding_, positions_), {batch.in.lengths, key}));
+  Tensor logits(const PaddedBatch& in, std::optional<Key> key) const {
+    return predictor_(encoder_(embedding(in.tokens, embedding_, positions_), {in.lengths, key}));
   }
 
   Tensor embedding_, positions_;
@@ -114,15 +118,16 @@ class RecordingTask : public Task {
   std::vector<Metric> metrics() const override { return {{"metric", Unit::percent, higher_is_better_}}; }
   Slice slice(int64_t first, int64_t count) const override {
     slices.emplace_back(first, count);
-    return {.weight = static_cast<double>(count), .tokens = count, .loss = [this](Key key) {
-              keys.push_back(key.value);
-              return sum(x_);
-            }};
+    return {{}, {}, static_cast<double>(count), count};
+  }
+  Tensor loss(const Slice&, std::optional<Key> key) const override {
+    keys.emplace_back(key->value, *key->step);
+    return sum(x_);
   }
   std::vector<double> validate(const WorkDone&) const override { return {validation_.at(validated_++)}; }
 
   mutable std::vector<std::pair<int64_t, int64_t>> slices;  // first, count
-  mutable std::vector<uint64_t> keys;
+  mutable std::vector<std::pair<uint64_t, int32_t>> keys;   // with their steps
 
  private:
   Tensor x_ = Tensor::full(Shape{2}, 1).set_wants_grad();
@@ -256,17 +261,16 @@ TEST_CASE("training: each sequence is read once, in order; each update and each 
     s.micro_batch = part;
     const RecordingTask task({0}, false);
     CHECK(train(task, s, config_json(s)) == 0);
-    const Key key = key_for(5, Purpose::training), first = key.fold(0), second = key.fold(1);
-    if (part == 0) {
+    const Key key = key_for(5, Purpose::dropout);
+    std::vector<std::pair<uint64_t, int32_t>> keys;  // folded with the number of the part
+    for (const int32_t step : {0, 1})
+      for (const uint64_t number : part ? std::vector<uint64_t>{0, 1, 2} : std::vector<uint64_t>{0})
+        keys.emplace_back(key.fold(number).value, step);
+    CHECK(task.keys == keys);
+    if (part == 0)
       CHECK(task.slices == std::vector<std::pair<int64_t, int64_t>>{{0, 7}, {7, 7}});
-      CHECK(task.keys == std::vector<uint64_t>{first.value, second.value});
-    } else {  // the key of a part is that of the update, folded with 1 + the number of its first sequence
+    else
       CHECK(task.slices == std::vector<std::pair<int64_t, int64_t>>{{0, 3}, {3, 3}, {6, 1}, {7, 3}, {10, 3}, {13, 1}});
-      std::vector<uint64_t> keys;
-      for (const Key& own : {first, second})
-        for (const uint64_t number : {0, 3, 6}) keys.push_back(own.fold(1 + number).value);
-      CHECK(task.keys == keys);
-    }
   }
 }
 

@@ -164,20 +164,19 @@ std::vector<Kernel> kernels(Device device) {
   CASE(6 * N, 10 * seen * E, lsh_attention_backward, x0.data(), x1.data(), g.data(), a.data(), l.data(), a.data(),
        b.data(), (LshPlaces{order.data(), begin.data(), end.data()}), nullptr, sizes, lsh);
 #undef CASE
-  const RAdamStep step{
-      .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .decay = 0, .size = 0, .adaptive = true, .clip = 1, .global_clip = 0};
+  const RAdamStep step{.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .clip = 1, .global_clip = 0};
+  const Tensor rates(Shape{3}, {0, 0, 1}, device);
   all.push_back({"sums_of_squares", N, 2 * N, [=]() mutable {
                    const RAdamTensor tensor{x0.data(), x1.data(), x2.data(), g.data(), n};
                    DISPATCH(device, sums_of_squares(small1.data(), &tensor, 1));
                  }});
   all.push_back({"radam_step", 7 * N, 12 * N, [=]() mutable {
                    const RAdamTensor tensor{x0.data(), x1.data(), x2.data(), g.data(), n};
-                   DISPATCH(device, radam_step(&tensor, 1, small1.data(), step));
+                   DISPATCH(device, radam_step(&tensor, 1, small1.data(), rates.data(), step));
                  }});
-  const MuonStep muon{.momentum = 0.95, .size = 0, .decay = 0};
   all.push_back({"muon_step", 5 * F * D, newton_schulz_steps * (4 * F * D * D + 2 * D * D * D), [=]() mutable {
                    const MuonMatrix matrix{x0.data(), x1.data(), w.data(), f, d};
-                   DISPATCH(device, muon_step(&matrix, 1, muon));
+                   DISPATCH(device, muon_step(&matrix, 1, small1.data(), small1.data(), rates.data(), 0.95));
                  }});
   return all;
 }

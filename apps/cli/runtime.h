@@ -34,7 +34,7 @@ struct RuntimeOptions {
 void check_is_model(const std::string& model);
 
 // What random numbers are drawn for; each has a key of its own.
-enum class Purpose : uint64_t { initialisation, training, validation, sampling };
+enum class Purpose : uint64_t { initialisation, training, validation, sampling, dropout };
 inline Key key_for(uint64_t seed, Purpose purpose) { return Key{seed}.fold(static_cast<uint64_t>(purpose)); }
 
 }  // namespace runnel

@@ -52,11 +52,12 @@ class ImageTraining : public Task {
   std::vector<Metric> metrics() const override { return {{"validation", Unit::bits_per_dim}}; }
 
   Slice slice(int64_t first, int64_t count) const override {
-    const ByteBatch bytes = byte_batch(images_.train, first, count, model_.device(), settings_.classes);
-    return {.weight = static_cast<double>(count), .tokens = bytes.tokens.size(), .loss = [this, bytes](Key key) {
-              const Tensor nll = byte_nll(model_(bytes.tokens, key), bytes.targets);
-              return scale(sum(nll), 1 / static_cast<float>(nll.size()));
-            }};
+    const ByteBatch bytes = byte_batch(images_.train, first, count, Device::cpu, settings_.classes);
+    return {{bytes.tokens, bytes.targets}, {}, static_cast<double>(count), bytes.tokens.size()};
+  }
+  Tensor loss(const Slice& bytes, std::optional<Key> key) const override {
+    const Tensor nll = byte_nll(model_(bytes.indices[0], key), bytes.indices[1]);
+    return scale(sum(nll), 1 / static_cast<float>(nll.size()));
   }
   std::vector<double> validate(const WorkDone& report) const override {
     const std::vector<double> nll = nll_by_position(model_, images_.validation, settings_.classes, report);

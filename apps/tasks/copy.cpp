@@ -57,10 +57,10 @@ class CopyTraining : public Task {
 
   Slice slice(int64_t first, int64_t count) const override {
     const Key key = key_for(settings_.seed, Purpose::training).fold(static_cast<uint64_t>(first / settings_.batch));
-    const CopyBatch batch = data_.batch(key.fold(0), count, model_.device(), first % settings_.batch);
-    return {.weight = batch.counted_positions, .tokens = count * data_.length, .loss = [this, batch](Key random) {
-              return loss(batch, random.fold(1));
-            }};
+    return slice(data_.batch(key, count, Device::cpu, first % settings_.batch));
+  }
+  Tensor loss(const Slice& batch, std::optional<Key> key) const override {
+    return cross_entropy(model_(batch.indices[0], key), batch.indices[1], batch.numbers[0]);
   }
 
   std::vector<double> validate(const WorkDone& report) const override {
@@ -68,17 +68,17 @@ class CopyTraining : public Task {
     double total = 0, weight = 0;
     for (int64_t first = 0; first < settings_.batch; first += part) {
       report(first, settings_.batch);
-      const CopyBatch batch = data_.batch(key_for(settings_.seed, Purpose::validation),
-                                          std::min(part, settings_.batch - first), model_.device(), first);
-      total += batch.counted_positions * loss(batch, {}).item();
-      weight += batch.counted_positions;
+      const Slice batch = slice(data_.batch(key_for(settings_.seed, Purpose::validation),
+                                            std::min(part, settings_.batch - first), model_.device(), first));
+      total += batch.weight * loss(batch, {}).item();
+      weight += batch.weight;
     }
     return {total / weight};
   }
 
  private:
-  Tensor loss(const CopyBatch& batch, std::optional<Key> random) const {
-    return cross_entropy(model_(batch.tokens, random), batch.targets, batch.mask);
+  static Slice slice(const CopyBatch& batch) {
+    return {{batch.tokens, batch.targets}, {batch.mask}, batch.counted_positions, batch.tokens.size()};
   }
 
   const CopySettings& settings_;

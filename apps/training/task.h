@@ -8,7 +8,7 @@
 
 #include "apps/plots/pictures.h"
 #include "apps/training/settings.h"
-#include "engine/random.h"
+#include "apps/training/updater.h"
 #include "models/parameters.h"
 
 namespace runnel {
@@ -20,14 +20,6 @@ struct Metric {
   std::string name;  // a column of metrics.csv; nats and bits/dim have two, <name> in nats and <name>_bits
   Unit unit;
   bool higher_is_better = false;
-};
-
-// A part of an update: sequences that have been read, and their loss.
-struct Slice {
-  double weight;   // of its mean loss among the parts of an update: how many sequences, or positions, it is a mean over
-  int64_t tokens;  // for tokens/s
-  // The mean loss in nats, recorded on the tape; dropout and the like are drawn from the key.
-  std::function<Tensor(Key key)> loss;
 };
 
 // What long work calls with how much of it is done. It may throw Interrupted.
@@ -44,8 +36,10 @@ class Task {
   virtual Unit loss_unit() const { return Unit::nats; }
 
   // Sequences first .. first + count - 1 of all that are trained on one after another: update number s, from 0, takes
-  // those from s * batch on, in one part or several.
+  // those from s * batch on, in one slice or several. They lie on the host.
   virtual Slice slice(int64_t first, int64_t count) const = 0;
+  // See SliceLoss. The slice lies where the model does.
+  virtual Tensor loss(const Slice& slice, std::optional<Key> key) const = 0;
   // The first metric chooses the best checkpoint.
   virtual std::vector<Metric> metrics() const = 0;
   // Their values on data that is not trained on, the same data every time. Says now and then how much is done.

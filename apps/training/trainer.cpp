@@ -19,13 +19,10 @@
 #include "apps/training/task.h"
 #include "engine/check.h"
 #include "engine/file.h"
-#include "engine/finite_guard.h"
 #include "engine/memory.h"
-#include "engine/tape.h"
 #include "engine/version.h"
 #include "models/checkpoint.h"
 #include "models/optimizer.h"
-#include "ops/ops.h"
 
 namespace runnel {
 namespace {
@@ -83,7 +80,9 @@ class Trainer {
                     .weight_decay = settings.weight_decay,
                     .clip = settings.clip,
                     .global_clip = settings.global_clip},
-                   settings.optimizer == "muon") {}
+                   settings.optimizer == "muon"),
+        updater_(optimizer_, settings.where(), key_for(settings.seed, Purpose::dropout),
+                 [&task](const Slice& slice, Key key) { return task.loss(slice, key); }) {}
 
   int run();
   void dry_run();
@@ -93,11 +92,8 @@ class Trainer {
     double loss;     // nats
     int64_t tokens;  // that it read
   };
-  // The mean loss of an update's sequences, `part` at a time, and its gradients.
-  std::pair<Tensor, int64_t> differentiate(int64_t step, int64_t batch, int64_t part, Gradients& gradients) const;
   // One update with `batch` sequences, `part` at a time.
   Update update(int64_t step, int64_t batch, int64_t part);
-  [[noreturn]] void explain_non_finite(int64_t step, int64_t batch, int64_t part) const;
   std::string of_all_steps() const {  // " of 10,000", unless the clock ends the run
     return settings_.minutes > 0 ? "" : " of " + grouped(static_cast<double>(settings_.steps));
   }
@@ -122,69 +118,26 @@ class Trainer {
   const std::vector<Metric> metrics_;
   Parameters parameters_;
   Optimizer optimizer_;
+  Updater updater_;
   std::optional<RunFolder> folder_;  // none in a dry run
   TrainState at_;
   int64_t saved_ = -1;             // the step that last.safetensors holds
   std::set<std::string> failing_;  // files that could not be written the last time
 };
 
-std::pair<Tensor, int64_t> Trainer::differentiate(int64_t step, int64_t batch, int64_t part,
-                                                  Gradients& gradients) const {
-  const Key key = key_for(settings_.seed, Purpose::training).fold(static_cast<uint64_t>(step));
-  const auto differentiate_part = [&](const Slice& slice, Key own, double share) {
-    Tape tape;
-    Tensor loss = slice.loss(own);
-    if (share < 1) loss = scale(loss, static_cast<float>(share));
-    gradients = tape.backward(loss, std::move(gradients));
-    return loss;
-  };
-  if (part >= batch) {
-    const Slice whole = task_.slice(step * batch, batch);
-    return {differentiate_part(whole, key, 1), whole.tokens};
-  }
+Trainer::Update Trainer::update(int64_t step, int64_t batch, int64_t part) {
   std::vector<Slice> slices;
-  double weight = 0;
   int64_t tokens = 0;
   for (int64_t done = 0; done < batch; done += part) {
     slices.push_back(task_.slice(step * batch + done, std::min(part, batch - done)));
-    weight += slices.back().weight;
     tokens += slices.back().tokens;
   }
-  Tensor total;
-  for (size_t i = 0; i < slices.size(); ++i) {
-    const Key own = key.fold(1 + i * static_cast<uint64_t>(part));
-    const Tensor loss = differentiate_part(slices[i], own, slices[i].weight / weight);
-    total = total ? add(total, loss) : loss;
-  }
-  return {total, tokens};
-}
-
-Trainer::Update Trainer::update(int64_t step, int64_t batch, int64_t part) {
-  Gradients gradients;
-  const auto [loss, tokens] = differentiate(step, batch, part, gradients);
-  const Tensor squares = optimizer_.squares(gradients);
-  const double nats = loss.item();  // waits for the device: the squares are there too
-  if (!std::isfinite(nats) || !std::isfinite(squares.to_vector().back())) {
-    gradients = {};
-    explain_non_finite(step, batch, part);
-  }
-  optimizer_.step(gradients, squares);
-  return {nats, tokens};
-}
-
-// Finds the first op of a step with a result that is not finite, by computing the step again.
-void Trainer::explain_non_finite(int64_t step, int64_t batch, int64_t part) const {
-  std::string cause = "the norm of the gradients is beyond float32";
-  try {
-    const FiniteGuard guard;
-    Gradients gradients;
-    differentiate(step, batch, part, gradients);
-  } catch (const Error& error) {
-    cause = error.what();
-  }
-  fail("step ", step + 1, ": ", cause, "; ",
-       saved_ < 0 ? "nothing was saved yet" : fmt::format("{} holds step {}", folder_->last(), saved_),
-       "; a run with a lower --lr may get further");
+  const Updater::Result result = updater_.update(step, slices);
+  if (!result.is_finite)
+    fail("step ", step + 1, ": ", updater_.first_non_finite(), "; ",
+         saved_ < 0 ? "nothing was saved yet" : fmt::format("{} holds step {}", folder_->last(), saved_),
+         "; a run with a lower --lr may get further");
+  return {result.loss, tokens};
 }
 
 double Trainer::learning_rate(int64_t step, double seconds) const {

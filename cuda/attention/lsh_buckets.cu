@@ -1,5 +1,6 @@
 // How lsh attention sorts positions into buckets: see ops/attention/lsh_attention.cpp.
 #include "cuda/attention/tiles.h"
+#include "cuda/draw.h"
 #include "ops/kernels.h"
 
 namespace runnel::cuda {
@@ -7,14 +8,9 @@ namespace {
 
 constexpr int hash_threads = 64;
 
-// Key::normal, on the device; cospi, because cos keeps a table for large arguments on a stack.
 // Launch: a thread per number. Owns: one number.
 __global__ void lsh_rotations_kernel(float* rotations, Key key, int64_t n) {
-  for (int64_t i = first_element(); i < n; i += element_step()) {
-    const auto at = static_cast<uint64_t>(2 * i);
-    const double radius = sqrt(-2 * log(static_cast<double>(key.uniform(at))));
-    rotations[i] = static_cast<float>(radius * cospi(2.0 * key.uniform(at + 1)));
-  }
+  for (int64_t i = first_element(); i < n; i += element_step()) rotations[i] = draw_normal(key, i);
 }
 
 // Launch: x: sequences times blocks of 64 positions, y: rounds.

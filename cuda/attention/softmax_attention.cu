@@ -33,9 +33,8 @@ class KeptWeights {
   __device__ explicit KeptWeights(unsigned char* kept) : kept_(kept) {}
   // Of queries from `query` on and keys from `key` on, a multiple of 8, of sequence n.
   __device__ void draw(const Mask& mask, const AttentionSizes& s, int64_t n, int64_t query, int64_t key) {
-    const auto block = static_cast<uint64_t>((first_weight(s, n, query + threadIdx.x / 4) + key) / 8 + threadIdx.x % 4);
-    const Philox words =
-        philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0}, mask.key.words());
+    const int64_t block = (first_weight(s, n, query + threadIdx.x / 4) + key) / 8 + threadIdx.x % 4;
+    const Philox words = mask.key.block(static_cast<uint64_t>(block));
     unsigned bits = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) bits |= ((words[i / 2] >> 16 * (i % 2) & 0xffffu) >= mask.threshold) << i;

@@ -49,6 +49,37 @@ void cpu::positive_random_features_backward(float* dp, float* dx, const float* d
   });
 }
 
+// Gram and Schmidt take the lengths away; those of other normal rows are put in their place, so that each row by itself
+// is a normal one.
+void cpu::random_projection(float* w, Key key, int64_t features, int64_t e) {
+  const auto normal_row = [e](Key from, int64_t r) {
+    std::vector<double> row;
+    for (int64_t i = 0; i < e; ++i) row.push_back(static_cast<double>(from.normal(static_cast<uint64_t>(r * e + i))));
+    return row;
+  };
+  const auto dot = [](const std::vector<double>& a, const std::vector<double>& b) {
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+    return sum;
+  };
+  std::vector<std::vector<double>> block;  // orthonormal
+  for (int64_t r = 0; r < features; ++r) {
+    if (r % e == 0) block.clear();
+    std::vector<double> row = normal_row(key.fold(0), r);
+    for (const std::vector<double>& other : block) {
+      const double along = dot(row, other);
+      for (size_t i = 0; i < row.size(); ++i) row[i] -= along * other[i];
+    }
+    const double length = std::sqrt(dot(row, row));
+    for (double& number : row) number /= length;
+    const std::vector<double> measure = normal_row(key.fold(1), r);
+    const double new_length = std::sqrt(dot(measure, measure));
+    for (size_t i = 0; i < row.size(); ++i)
+      w[r * e + static_cast<int64_t>(i)] = static_cast<float>(new_length * row[i]);
+    block.push_back(std::move(row));
+  }
+}
+
 #if RUNNEL_ONCE
 
 Tensor positive_random_features(const Tensor& x, const Tensor& projection) {
@@ -70,37 +101,11 @@ Tensor positive_random_features(const Tensor& x, const Tensor& projection) {
   });
 }
 
-// Gram and Schmidt take the lengths away; those of other normal rows are put in their place, so that each row by itself
-// is a normal one.
 Tensor random_projection(int64_t features, int64_t e, Key key, Device device) {
   check(features > 0 && e > 0, "random_projection: [", features, ",", e, "] has no numbers");
-  const auto normal_row = [e](Key from, int64_t r) {
-    std::vector<double> row;
-    for (int64_t i = 0; i < e; ++i) row.push_back(static_cast<double>(from.normal(static_cast<uint64_t>(r * e + i))));
-    return row;
-  };
-  const auto dot = [](const std::vector<double>& a, const std::vector<double>& b) {
-    double sum = 0;
-    for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
-    return sum;
-  };
-  std::vector<float> projection;
-  std::vector<std::vector<double>> block;  // orthonormal
-  for (int64_t r = 0; r < features; ++r) {
-    if (r % e == 0) block.clear();
-    std::vector<double> row = normal_row(key.fold(0), r);
-    for (const std::vector<double>& other : block) {
-      const double along = dot(row, other);
-      for (size_t i = 0; i < row.size(); ++i) row[i] -= along * other[i];
-    }
-    const double length = std::sqrt(dot(row, row));
-    for (double& number : row) number /= length;
-    const std::vector<double> measure = normal_row(key.fold(1), r);
-    const double new_length = std::sqrt(dot(measure, measure));
-    for (const double number : row) projection.push_back(static_cast<float>(new_length * number));
-    block.push_back(std::move(row));
-  }
-  return Tensor(Shape{features, e}, projection, device);
+  Tensor w(Shape{features, e}, device);
+  DISPATCH(device, random_projection(w.data(), key, features, e));
+  return w;
 }
 
 #endif

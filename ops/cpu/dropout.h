@@ -34,11 +34,12 @@ RUNNEL_INLINE inline WordLanes multiply_words(WordLanes a, uint32_t b) {
 inline void draw_numbers(uint16_t* numbers, const uint64_t* blocks, int64_t count, Key key) {
   static_assert(std::endian::native == std::endian::little);
   const auto [key0, key1] = key.words();
+  const uint32_t step = key.step ? static_cast<uint32_t>(*key.step) : 0;
   for (int64_t i = 0; i < count; i += word_lanes) {
     WordLanes index;
     std::memcpy(&index, blocks + i, sizeof index);
     // The upper halves of c0 to c3 may hold anything.
-    WordLanes c0 = index, c1 = index >> 32, c2{}, c3{};
+    WordLanes c0 = index, c1 = index >> 32, c2 = step - WordLanes{}, c3{};
     uint32_t k0 = key0, k1 = key1;
 #pragma GCC unroll 10
     for (int round = 0; round < 10; ++round) {

@@ -1,0 +1,60 @@
+// Updates of a model's parameters, one after another.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/random.h"
+#include "engine/replay.h"
+#include "engine/tape.h"
+#include "models/optimizer.h"
+
+namespace runnel {
+
+// A part of the training data that has been read.
+struct Slice {
+  std::vector<Indices> indices;  // such as tokens and targets
+  std::vector<Tensor> numbers;   // such as a mask
+  double weight;                 // of its mean loss in that of an update: how many sequences, or positions, it is over
+  int64_t tokens;                // for tokens/s
+};
+
+Slice on_device(Slice slice, Device device);
+
+// The mean loss of a slice in nats, recorded on the tape; dropout and the like are drawn from the key.
+using SliceLoss = std::function<Tensor(const Slice& slice, Key key)>;
+
+// On CUDA an update of one slice is a graph (engine/replay.h), from the third of the same shapes on: hundreds of
+// kernels cost one launch. So all that changes between updates (data, step, rates) is copied to places that stay.
+class Updater {
+ public:
+  // Draws from `key`, in each step other numbers.
+  Updater(Optimizer& optimizer, Device device, Key key, SliceLoss loss);
+
+  struct Result {
+    double loss;  // nats, before the update
+    bool is_finite;
+  };
+  // Update number `step`, from 0, by the mean loss of all slices, computed one after another. If loss or gradients are
+  // not finite, nothing changes.
+  Result update(int64_t step, const std::vector<Slice>& slices);
+  // Computes the last update again, whose result was not finite, and says where that began.
+  std::string first_non_finite() const;
+
+ private:
+  // The loss of slices_ and its gradients.
+  std::pair<Tensor, Gradients> differentiate() const;
+  void compute();
+
+  Optimizer& optimizer_;
+  const Device device_;
+  const SliceLoss loss_;
+  std::vector<Slice> slices_;
+  Indices step_;   // [1]
+  const Key key_;  // its step is step_
+  Tensor result_;  // [2]: the loss, and the squared norm of all gradients
+  std::optional<Replay> replay_;
+};
+
+}  // namespace runnel
