@@ -52,10 +52,9 @@ void cpu::radam_step(const RAdamTensor* tensors, int64_t count, const float* squ
                      RAdamStep step) {
   if (!std::isfinite(squares[count])) return;
   const double global_scale = clipping(std::sqrt(squares[count]), step.global_clip);
+  const auto update_one = rates[2] > 0 ? update<true> : update<false>;
   for (int64_t i = 0; i < count; ++i)
-    (rates[2] > 0 ? update<true>
-                  : update<false>)(tensors[i], global_scale * clipping(global_scale * std::sqrt(squares[i]), step.clip),
-                                   rates, step);
+    update_one(tensors[i], global_scale * clipping(global_scale * std::sqrt(squares[i]), step.clip), rates, step);
 }
 
 namespace {
