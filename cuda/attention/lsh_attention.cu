@@ -8,7 +8,7 @@
 //   dv_j = sum_i p_ij dy_i
 //
 // One kernel is all four, as in softmax_attention.cu: each is out_r = sum_o w_ro c_o with weights from a_r . b_o (and,
-// for s, from g_r . h_o), where r runs over the 32 places that a block owns, and o over those on the other side that
+// for s, from g_r . h_o), where r runs over the places that a block owns, and o over those on the other side that
 // matter to them, 32 at a time: SoftmaxTiles. A place stands for the row order[place]. Rounds are launched one after
 // another: every row is at one place of each, so it has one owner at a time, who adds to what it finds. Padding has the
 // last places; nobody reads it, and its rows of the results are cleared.
@@ -35,19 +35,19 @@ struct LshArguments : SoftmaxOperands {
   bool first_round, last_round;
 };
 
-// Launch: x: sequences times tiles of places, y: tiles of 32 columns of the result; `loaders` threads.
-// Owns:   the block 32 places and columns of the result; where it works on rows of the weights, a thread a quarter of
-//         one.
-// Shared: SoftmaxTiles; and what 32 queries, the rows or the others, see.
+// Launch: x: sequences times blocks of places, y: tiles of 32 columns of the result; `loaders` threads.
+// Owns:   the block its places and columns of the result; where it works on rows of the weights, a thread a part of
+// one. Shared: SoftmaxTiles; and what the queries, the rows or the others, see.
 template <class Tile, SoftmaxResult result>
-__global__ void __launch_bounds__(loaders, 4) lsh_attention_kernel(LshArguments x) {
+__global__ void __launch_bounds__(loaders, rows_are_keys(result) ? 3 : 4) lsh_attention_kernel(LshArguments x) {
   using Block = SoftmaxTiles<Tile, result>;
   constexpr bool online = Block::online, keys = Block::keys, slopes = Block::slopes;
-  const int row_tiles = static_cast<int>((x.length + tile - 1) / tile);
-  const int n = static_cast<int>(blockIdx.x) / row_tiles, first = static_cast<int>(blockIdx.x) % row_tiles * tile;
+  constexpr int rows = Block::rows, queries = keys ? tile : rows;
+  const int row_blocks = static_cast<int>((x.length + rows - 1) / rows);
+  const int n = static_cast<int>(blockIdx.x) / row_blocks, first = static_cast<int>(blockIdx.x) % row_blocks * rows;
   const int length = x.lengths ? x.lengths[n / x.heads] : static_cast<int>(x.length);
   if (first >= length) return;
-  const int last = min(first + tile, length) - 1;
+  const int last = min(first + rows, length) - 1;
   const int64_t at = n * x.length;
   x.select(n, x.heads);
   const int32_t *const order = x.places.order + at, *const begins = x.places.begin + at;
@@ -56,12 +56,12 @@ __global__ void __launch_bounds__(loaders, 4) lsh_attention_kernel(LshArguments 
 
   Shared shared;
   Block block(shared, x);
-  int* const seen_begin = shared.take<int>(tile);  // the places that each query sees
-  int* const seen_end = shared.take<int>(tile);
+  int* const seen_begin = shared.take<int>(queries);  // the places that each query sees
+  int* const seen_end = shared.take<int>(queries);
 
   const auto load_queries = [&](int from) {
     const int thread = static_cast<int>(threadIdx.x);
-    if (thread >= tile) return;
+    if (thread >= queries) return;
     const int place = from + thread;
     const bool exists = place < length;
     seen_begin[thread] = exists ? begins[place] : 0;
@@ -69,21 +69,27 @@ __global__ void __launch_bounds__(loaders, 4) lsh_attention_kernel(LshArguments 
     if constexpr (!online) block.ls[thread] = exists ? x.l[at + order[place]] : 0;
     if constexpr (slopes) block.ds[thread] = exists ? x.d[at + order[place]] : 0;
   };
-  const int position = first + block.row() < length ? order[first + block.row()] : -1;
-  block.load_rows(position, keys && position >= 0 ? inverse[position] : 1);
+  const auto position_at = [&](int place) { return place < length ? order[place] : -1; };
+  const auto factor_of = [&](bool is_key, int position) { return is_key && position >= 0 ? inverse[position] : 1.0f; };
+  const int position = position_at(first + block.row());
+  block.load_rows([&](int row) { return position_at(first + row); }, [&](int own) { return factor_of(keys, own); });
   if constexpr (!keys) load_queries(first);
   const bool known = online && !x.first_round && position >= 0;
   if (known) block.sum = {x.before.largest[at + position], x.before.total[at + position]};
 
+  // From `other` on, the first of 32 places that matter. Where those are queries, some must see a key of ours.
   const int others_end = keys ? length : ends[last];
-  for (int other = begins[first]; other < others_end; other += tile) {
-    if (keys) {  // of the queries here, does any see a key of ours?
-      if (begins[other] > last) break;
-      if (ends[min(other + tile, length) - 1] <= first) continue;
-    }
-    const int other_position = other + block.row() < length ? order[other + block.row()] : -1;
+  const auto next_from = [&](int other) {
+    if constexpr (keys)
+      while (other < others_end && ends[min(other + tile, length) - 1] <= first) other += tile;
+    return other < others_end && !(keys && begins[other] > last) ? other : length;
+  };
+  int other = next_from(begins[first]), other_position = position_at(other + Fetched::row());
+  block.begin(other_position);
+  while (other < length) {
+    const int next = next_from(other + tile), next_position = position_at(next + Fetched::row());
     block.add(
-        other_position, !keys && other_position >= 0 ? inverse[other_position] : 1,
+        other_position, next_position, factor_of(!keys, other_position),
         [&] {
           if constexpr (keys) load_queries(other);
         },
@@ -92,6 +98,7 @@ __global__ void __launch_bounds__(loaders, 4) lsh_attention_kernel(LshArguments 
           return seen_begin[query] <= place && place < seen_end[query] && mine != theirs;
         },
         [](int, int) { return 1.0f; });
+    other = next, other_position = next_position;
   }
 
   const bool sees_nothing = online && block.sum.total == 0;
@@ -172,11 +179,12 @@ void launch_round(LshArguments& x, const LshPlaces& places, const AttentionSizes
   x.first_round = round == 0;
   x.last_round = round + 1 == lsh.rounds;
   SharedBytes shared = SoftmaxTiles<Float32, result>::shared_bytes(x.a.width, x.g.width);
-  for (int i = 0; i < 2; ++i) shared.add<int>(tile);
+  constexpr int64_t rows = softmax_rows(result), queries = rows_are_keys(result) ? tile : rows;
+  for (int i = 0; i < 2; ++i) shared.add<int>(queries);
   launch("lsh_attention",
          precision() == Precision::f32 ? lsh_attention_kernel<Float32, result> : lsh_attention_kernel<Tf32, result>,
-         Grid{dim3(static_cast<unsigned>(s.sequences()) * tiles(s.length), tiles(x.out.width)), dim3(loaders),
-              shared.bytes()},
+         Grid{dim3(static_cast<unsigned>(s.sequences() * ((s.length + rows - 1) / rows)), tiles(x.out.width)),
+              dim3(loaders), shared.bytes()},
          x);
 }
 

@@ -14,33 +14,36 @@ constexpr bool rows_are_keys(SoftmaxResult result) {
   return result == SoftmaxResult::dk || result == SoftmaxResult::dv;
 }
 constexpr bool uses_slopes(SoftmaxResult result) { return result == SoftmaxResult::dq || result == SoftmaxResult::dk; }
+constexpr int softmax_rows(SoftmaxResult result) { return uses_slopes(result) ? tile : 2 * tile; }  // of a block
 
 inline unsigned tiles(int64_t n) { return static_cast<unsigned>((n + tile - 1) / tile); }
 inline float score_scale(const AttentionSizes& s) { return 1 / std::sqrt(static_cast<float>(s.e)); }
 
-// m and sum_o e^(x_o - m) of a row whose scores x_o come a tile at a time. Four lanes share a row, and what they know
-// of it is the same.
+// m and sum_o e^(x_o - m) of a row whose scores x_o come a tile at a time. `lanes` lanes share a row, and what they
+// know of it is the same.
+template <int lanes>
 struct RunningSum {
   float largest = -INFINITY, total = 0;
 
-  // Takes in the row's next scores, of which this lane has 8, and leaves in their place e^(x - m') for the new maximum
-  // m', times what `dropout` says of each, as operands of products. Returns e^(m - m'), which what was added up before
-  // is to be multiplied with.
+  // Takes in the row's next scores, of which this lane has so many neighbours, and leaves in their place e^(x - m') for
+  // the new maximum m', times what `dropout` says of each, as operands of products. Returns e^(m - m'), which what was
+  // added up before is to be multiplied with.
   template <class Tile, class Factor>
   __device__ float take(float* scores, Factor dropout) {
+    constexpr int count = tile / lanes;
     float new_largest = largest;
-    for (int i = 0; i < 8; ++i) new_largest = fmaxf(new_largest, scores[i]);
-    for (int distance = 2; distance > 0; distance /= 2)
+    for (int i = 0; i < count; ++i) new_largest = fmaxf(new_largest, scores[i]);
+    for (int distance = lanes / 2; distance > 0; distance /= 2)
       new_largest = fmaxf(new_largest, __shfl_xor_sync(all_lanes, new_largest, distance));
     const float base = new_largest == -INFINITY ? 0 : new_largest;  // as long as the row has seen no key
     const float factor = expf(largest - base);
     float sum = 0;
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < count; ++i) {
       const float p = expf(scores[i] - base);
       sum += p;
       scores[i] = Tile::rounded(p * dropout(i));
     }
-    for (int distance = 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(all_lanes, sum, distance);
+    for (int distance = lanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(all_lanes, sum, distance);
     total = total * factor + sum;
     largest = new_largest;
     return factor;
@@ -66,89 +69,97 @@ struct Multiplied {
   __device__ float operator()(float x) const { return Tile::rounded(factor * x); }
 };
 
-// A block's 32 rows and columns of a result: `loaders` threads, in two teams of two warps (tiles.h), of which the first
-// works on a b^T and then on the result, the second on g h^T and on the slopes s.
+// A block's rows of a result, and 32 of its columns: `loaders` threads, in two teams of two warps (tiles.h). For y and
+// dv, each team has 32 rows, and b and c are brought once for both. For dq and dk there are 32 rows in all: the first
+// team works on a b^T and then on the result, the second on g h^T and on the slopes s.
+//
+// While a tile is worked on, the next one is on its way.
 template <class Tile, SoftmaxResult result>
 class SoftmaxTiles {
  public:
   static constexpr bool online = result == SoftmaxResult::y, keys = rows_are_keys(result), slopes = uses_slopes(result);
+  static constexpr int rows = softmax_rows(result);
 
   static SharedBytes shared_bytes(int64_t width_a, int64_t width_g) {
     SharedBytes shared;
-    shared.add<float>(tiles(width_a) * tile * left_row);
+    shared.add<float>(tiles(width_a) * rows * left_row);
     shared.add<float>(slopes ? tiles(width_g) * tile * left_row : 0);
     shared.add<float>(tile * left_row);
     shared.add<float>(slopes ? tile * left_row : 0);
     shared.add<float>(tile * right_row);
-    shared.add<float>(tile * left_row);
-    for (int i = 0; i < 3; ++i) shared.add<float>(tile);
+    shared.add<float>(rows * left_row);
+    shared.add<float>(rows);
+    for (int i = 0; i < 2; ++i) shared.add<float>(tile);
     return shared;
   }
 
   __device__ SoftmaxTiles(Shared& shared, const SoftmaxOperands& x)
       : x_(x),
-        a_(shared.take<float>(static_cast<unsigned>(slices() * tile * left_row))),
+        a_(shared.take<float>(static_cast<unsigned>(slices() * rows * left_row))),
         g_(shared.take<float>(static_cast<unsigned>(slices_g() * tile * left_row))),
         bt_(shared.take<float>(tile * left_row)),
         ht_(shared.take<float>(slopes ? tile * left_row : 0)),
         c_(shared.take<float>(tile * right_row)),
-        weights_(shared.take<float>(tile * left_row)),
-        factors_(shared.take<float>(tile)),
+        weights_(shared.take<float>(rows * left_row)),
+        factors_(shared.take<float>(rows)),
         ls(shared.take<float>(tile)),
         ds(shared.take<float>(tile)) {
     out_.clear();
   }
 
-  // The row of a tile of which this thread works on columns [part(), part() + 8).
-  __device__ static int row() { return Fetched::row(); }
+  // The row of the block of which this thread works on columns [part(), part() + columns).
+  static constexpr int lanes = loaders / rows, columns = tile / lanes;
+  __device__ static int row() { return static_cast<int>(threadIdx.x) / lanes; }
+  __device__ static int part() { return static_cast<int>(threadIdx.x) % lanes * columns; }
   __device__ static int first_column() { return static_cast<int>(blockIdx.y) * tile; }
-  __device__ static int part() { return static_cast<int>(threadIdx.x) % 4 * 8; }
 
-  // Brings a (times `factor`) and g of the block's rows; this thread has that at `position` (-1: none).
-  __device__ void load_rows(int position, float factor) {
+  // Brings a (times `factor(position)`) and g of the block's rows, which lie at position_of(row) (-1: none).
+  template <class Position, class Factor>
+  __device__ void load_rows(Position position_of, Factor factor) {
     Fetched next;
-    for (int slice = 0; slice < slices(); ++slice) {
-      next.fetch_row(x_.a, position, slice * tile);
-      next.store<left_row>(a_ + slice * tile * left_row, Multiplied<Tile>{factor});
-    }
-    for (int slice = 0; slice < slices_g(); ++slice) {
-      next.fetch_row(x_.g, position, slice * tile);
-      next.store<left_row>(g_ + slice * tile * left_row, Multiplied<Tile>{});
+    for (int first = 0; first < rows; first += tile) {
+      const int position = position_of(first + Fetched::row());
+      for (int slice = 0; slice < slices(); ++slice) {
+        next.fetch_row(x_.a, position, slice * tile);
+        next.store<left_row>(a_ + (slice * rows + first) * left_row, Multiplied<Tile>{factor(position)});
+      }
+      for (int slice = 0; slice < slices_g(); ++slice) {
+        next.fetch_row(x_.g, position, slice * tile);
+        next.store<left_row>(g_ + slice * tile * left_row, Multiplied<Tile>{});
+      }
     }
   }
 
-  // Adds what 32 rows of the other side contribute, of which this thread has that at `position` (-1: none); b, and c
-  // for dq, are keys and multiplied with `factor`. prepare() may write ls, ds and whatever else the others read:
-  // seen(r, o) says whether the query of a pair sees the key, dropout(r, o) what the weight is multiplied with.
+  // Starts to bring the first 32 rows of the other side, of which this thread has that at `position` (-1: none).
+  __device__ void begin(int position) { fetch(position, 0); }
+
+  // Adds what 32 rows of the other side contribute, of which this thread has that at `position`, and starts to bring
+  // those that come next. b, and c for dq, are keys and multiplied with `factor`. prepare() may write ls, ds and
+  // whatever else the others read: seen(r, o) says whether the query of a pair sees the key, dropout(r, o) what the
+  // weight is multiplied with.
   template <class Prepare, class Seen, class Factor>
-  __device__ void add(int position, float factor, Prepare prepare, Seen seen, Factor dropout) {
-    const bool first_team = threadIdx.x < team;
-    Tile products;  // first team: a b^T; second: g h^T
+  __device__ void add(int position, int next_position, float factor, Prepare prepare, Seen seen, Factor dropout) {
+    Tile products;  // a b^T; for dq and dk, of the second team: g h^T
     products.clear();
-    Fetched next;
-    for (int slice = 0; slice < max(slices(), slices_g()); ++slice) {
+    const int count = max(slices(), slices_g());
+    for (int slice = 0; slice < count; ++slice) {
       __syncthreads();  // the last ones have been read
-      if (slice < slices()) {
-        next.fetch_row(x_.b, position, slice * tile);
-        next.store_transposed<left_row>(bt_, Multiplied<Tile>{factor});
-      }
-      if (slice < slices_g()) {
-        next.fetch_row(x_.h, position, slice * tile);
-        next.store_transposed<left_row>(ht_, Multiplied<Tile>{});
-      }
+      if (slice < slices()) next_b_.store_transposed<left_row>(bt_, Multiplied<Tile>{factor});
+      if (slice < slices_g()) next_h_.store_transposed<left_row>(ht_, Multiplied<Tile>{});
       if (slice == 0) {
-        next.fetch_row(x_.c, position, first_column());
-        next.store<right_row>(c_, Multiplied<Tile>{result == SoftmaxResult::dq ? factor : 1});
+        next_c_.store<right_row>(c_, Multiplied<Tile>{result == SoftmaxResult::dq ? factor : 1});
         prepare();
       }
       __syncthreads();
-      if (first_team && slice < slices())
-        products.template add<left_row>(a_ + slice * tile * left_row, bt_);
-      else if (!first_team && slice < slices_g())
+      slice + 1 < count ? fetch(position, slice + 1) : fetch(next_position, 0);
+      if (has_weights() && slice < slices())
+        products.template add<left_row>(a_ + (slice * rows + team_row()) * left_row, bt_);
+      else if (!has_weights() && slice < slices_g())
         products.template add<left_row>(g_ + slice * tile * left_row, ht_);
     }
-    if (first_team) {
-      products.each([&](int r, int o, float& product) {
+    if (has_weights()) {
+      products.each([&](int row_of_team, int o, float& product) {
+        const int r = team_row() + row_of_team;
         const float score = product * x_.scale;
         if constexpr (online)
           product = seen(r, o) ? score : -INFINITY;
@@ -156,7 +167,7 @@ class SoftmaxTiles {
           product = seen(r, o) ? expf(score - ls[keys ? o : r]) : 0;
         if constexpr (result == SoftmaxResult::dv) product = Tile::rounded(product * dropout(r, o));
       });
-      products.template store<left_row>(weights_);
+      products.template store<left_row>(weights_ + team_row() * left_row);
     }
     __syncthreads();
 
@@ -166,7 +177,7 @@ class SoftmaxTiles {
       if (part() == 0) factors_[row()] = rescale;
       __syncthreads();
     } else if constexpr (slopes) {
-      if (!first_team)
+      if (!has_weights())
         products.each([&](int r, int o, float& product) {
           float& weight = weights_[r * left_row + o];
           weight = Tile::rounded(weight * (product * dropout(r, o) - ds[keys ? o : r]));
@@ -174,9 +185,9 @@ class SoftmaxTiles {
       __syncthreads();
     }
 
-    if (first_team) {
-      if constexpr (online) out_.each([&](int r, int, float& number) { number *= factors_[r]; });
-      out_.template add<right_row>(weights_, c_);
+    if (has_weights()) {
+      if constexpr (online) out_.each([&](int r, int, float& number) { number *= factors_[team_row() + r]; });
+      out_.template add<right_row>(weights_ + team_row() * left_row, c_);
     }
   }
 
@@ -184,12 +195,12 @@ class SoftmaxTiles {
   template <class F>
   __device__ void each_four(F f) {
     __syncthreads();
-    if (threadIdx.x < team) {
+    if (has_weights()) {
       if constexpr (slopes) out_.each([&](int, int, float& number) { number *= x_.scale; });
-      out_.template store<left_row>(weights_);
+      out_.template store<left_row>(weights_ + team_row() * left_row);
     }
     __syncthreads();
-    for (int i = 0; i < 8; i += 4)
+    for (int i = 0; i < columns; i += 4)
       if (first_column() + part() + i < x_.out.width)
         f(first_column() + part() + i, load<4>(weights_ + row() * left_row + part() + i));
   }
@@ -198,14 +209,24 @@ class SoftmaxTiles {
   const SoftmaxOperands& x_;
   __device__ int slices() const { return (x_.a.width + tile - 1) / tile; }
   __device__ int slices_g() const { return slopes ? (x_.g.width + tile - 1) / tile : 0; }
+  // Whether this thread's team computes weights and a result, and the first of its rows in the block.
+  __device__ static bool has_weights() { return !slopes || threadIdx.x < team; }
+  __device__ static int team_row() { return slopes || threadIdx.x < team ? 0 : tile; }
+
+  __device__ void fetch(int position, int slice) {
+    if (slice < slices()) next_b_.fetch_row(x_.b, position, slice * tile);
+    if (slice < slices_g()) next_h_.fetch_row(x_.h, position, slice * tile);
+    if (slice == 0) next_c_.fetch_row(x_.c, position, first_column());
+  }
 
   float *const a_, *const g_, *const bt_, *const ht_, *const c_, *const weights_;
   float* const factors_;  // y: e^(m - m') of each row
-  Tile out_;              // first team
+  Fetched next_b_, next_h_, next_c_;
+  Tile out_;
 
  public:
   float *const ls, *const ds;  // else l and d of 32 queries
-  RunningSum sum;              // y: of the thread's row
+  RunningSum<lanes> sum;       // y: of the thread's row
 };
 
 // d_i = dy_i . y_i.

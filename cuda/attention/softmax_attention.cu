@@ -25,53 +25,69 @@ struct SoftmaxArguments : SoftmaxOperands {
   Mask mask;
 };
 
-// Which of 32 x 32 weights dropout keeps: a thread draws eight, those of one query and eight keys, which a Philox block
-// decides on.
+// Which weights of some queries and keys dropout keeps: a thread draws eight at a time, those of one query and eight
+// keys, which a Philox block decides on.
+template <int queries, int keys>
 class KeptWeights {
  public:
-  static constexpr unsigned bytes = 4 * tile;
+  static constexpr unsigned bytes = queries * keys / 8;
   __device__ explicit KeptWeights(unsigned char* kept) : kept_(kept) {}
   // Of queries from `query` on and keys from `key` on, a multiple of 8, of sequence n.
   __device__ void draw(const Mask& mask, const AttentionSizes& s, int64_t n, int64_t query, int64_t key) {
-    const int64_t block = (first_weight(s, n, query + threadIdx.x / 4) + key) / 8 + threadIdx.x % 4;
-    const Philox words = mask.key.block(static_cast<uint64_t>(block));
-    unsigned bits = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) bits |= ((words[i / 2] >> 16 * (i % 2) & 0xffffu) >= mask.threshold) << i;
-    kept_[threadIdx.x] = static_cast<unsigned char>(bits);
+    for (unsigned own = threadIdx.x; own < bytes; own += loaders) {
+      const int64_t block = (first_weight(s, n, query + own / eights) + key) / 8 + own % eights;
+      const Philox words = mask.key.block(static_cast<uint64_t>(block));
+      unsigned bits = 0;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) bits |= ((words[i / 2] >> 16 * (i % 2) & 0xffffu) >= mask.threshold) << i;
+      kept_[own] = static_cast<unsigned char>(bits);
+    }
   }
-  __device__ bool operator()(int query, int key) const { return kept_[query * 4 + key / 8] >> key % 8 & 1; }
+  __device__ bool operator()(int query, int key) const { return kept_[query * eights + key / 8] >> key % 8 & 1; }
 
  private:
+  static constexpr int eights = keys / 8;
   unsigned char* kept_;  // [query, eight keys]
 };
 
-// Launch: x: sequences times tiles of rows, y: tiles of 32 columns of the result; `loaders` threads.
-// Owns:   the block 32 rows and columns of the result; where it works on rows of the weights, a thread a quarter of
-//         one.
+template <SoftmaxResult result>
+using KeptIn = KeptWeights<rows_are_keys(result) ? tile : softmax_rows(result),
+                           rows_are_keys(result) ? softmax_rows(result) : tile>;
+
+// As many blocks to a multiprocessor as do not make a thread spill registers.
+template <class Tile, SoftmaxResult result, bool dropped>
+constexpr int most_blocks() {
+  if (dropped) return 3;
+  return std::is_same_v<Tile, Tf32> && result != SoftmaxResult::dv ? 5 : 4;
+}
+
+// Launch: x: sequences times blocks of rows, y: tiles of 32 columns of the result; `loaders` threads.
+// Owns:   the block its rows and columns of the result; where it works on rows of the weights, a thread a part of one.
 // Shared: SoftmaxTiles; KeptWeights.
 template <class Tile, SoftmaxResult result, bool dropped>
-__global__ void __launch_bounds__(loaders, std::is_same_v<Tile, Tf32> && !dropped ? 5 : 4)
+__global__ void __launch_bounds__(loaders, most_blocks<Tile, result, dropped>())
     softmax_attention_kernel(SoftmaxArguments x) {
   using Block = SoftmaxTiles<Tile, result>;
   constexpr bool online = Block::online, keys = Block::keys, slopes = Block::slopes;
   const AttentionSizes& s = x.sizes;
   const int queries = static_cast<int>(s.length), all_keys = static_cast<int>(s.key_length);
   const int length = keys ? all_keys : queries, others = keys ? queries : all_keys;
-  const int row_tiles = (length + tile - 1) / tile;
-  const int n = static_cast<int>(blockIdx.x) / row_tiles, first = static_cast<int>(blockIdx.x) % row_tiles * tile;
+  const int row_blocks = (length + Block::rows - 1) / Block::rows;
+  const int n = static_cast<int>(blockIdx.x) / row_blocks;
+  const int first = static_cast<int>(blockIdx.x) % row_blocks * Block::rows;
   x.select(n, s.heads);
   const float* const l = x.l + n * s.length;
   const float* const d = slopes ? x.d + n * s.length : nullptr;
 
   Shared shared;
   Block block(shared, x);
-  KeptWeights kept(shared.take<unsigned char>(dropped ? KeptWeights::bytes : 0));
+  KeptIn<result> kept(shared.take<unsigned char>(dropped ? KeptIn<result>::bytes : 0));
 
   // Keys [0, key_end) may be seen; the other side's rows [begin, end) matter.
   const int key_end = x.lengths ? x.lengths[n / s.heads] : all_keys;
   const int begin = keys && s.causal ? first : 0;
-  const int end = keys ? (first < key_end ? others : begin) : s.causal ? min(key_end, first + tile) : key_end;
+  const int end = keys ? (first < key_end ? others : begin) : s.causal ? min(key_end, first + Block::rows) : key_end;
 
   const auto load_queries = [&](int from) {  // their l and d
     const int thread = static_cast<int>(threadIdx.x);
@@ -80,12 +96,16 @@ __global__ void __launch_bounds__(loaders, std::is_same_v<Tile, Tf32> && !droppe
     if constexpr (slopes) block.ds[thread] = from + thread < queries ? d[from + thread] : 0;
   };
   const int position = first + block.row();
-  block.load_rows(position < length ? position : -1, 1);
+  block.load_rows([&](int row) { return first + row < length ? first + row : -1; }, [](int) { return 1.0f; });
   if constexpr (!online && !keys) load_queries(first);
+  const auto position_at = [&](int other) {
+    const int at = other + Fetched::row();
+    return other < end && at < others ? at : -1;
+  };
+  block.begin(position_at(begin));
   for (int other = begin; other < end; other += tile) {
-    const int other_position = other + block.row();
     block.add(
-        other_position < others ? other_position : -1, 1,
+        position_at(other), position_at(other + tile), 1,
         [&] {
           if constexpr (keys) load_queries(other);
           if constexpr (dropped) kept.draw(x.mask, s, n, keys ? other : first, keys ? first : other);
@@ -182,12 +202,12 @@ template <SoftmaxResult result, bool dropped>
 void launch_attention(const SoftmaxArguments& x) {
   const AttentionSizes& s = x.sizes;
   SharedBytes shared = SoftmaxTiles<Float32, result>::shared_bytes(x.a.width, x.g.width);
-  shared.add<unsigned char>(dropped ? KeptWeights::bytes : 0);
+  shared.add<unsigned char>(dropped ? KeptIn<result>::bytes : 0);
+  const int64_t length = rows_are_keys(result) ? s.key_length : s.length, rows = softmax_rows(result);
   launch("softmax_attention",
          precision() == Precision::f32 ? softmax_attention_kernel<Float32, result, dropped>
                                        : softmax_attention_kernel<Tf32, result, dropped>,
-         Grid{dim3(static_cast<unsigned>(s.sequences()) * tiles(rows_are_keys(result) ? s.key_length : s.length),
-                   tiles(x.out.width)),
+         Grid{dim3(static_cast<unsigned>(s.sequences() * ((length + rows - 1) / rows)), tiles(x.out.width)),
               dim3(loaders), shared.bytes()},
          x);
 }
