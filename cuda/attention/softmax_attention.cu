@@ -6,7 +6,7 @@
 //   dk_j = sum_i s_ij q_i / sqrt(E)
 //   dv_j = sum_i p_ij dy_i
 //
-// Each is out_r = sum_o w_ro c_o, where r runs over the 32 rows that a block owns and o over those on the other side,
+// Each is out_r = sum_o w_ro c_o, where r runs over the rows that a block owns and o over those on the other side,
 // 32 at a time: a block has 32 columns of the result and computes the weights itself, from a_r . b_o (and, for s, from
 // g_r . h_o): SoftmaxTiles. Dropout multiplies p_ij, but not the p_ij of its own normaliser, with f_ij, 0 or 1 / (1 -
 // p): y_i = sum_j f_ij p_ij v_j, s_ij = p_ij (f_ij dy_i . v_j - d_i), dv_j = sum_i f_ij p_ij dy_i.
