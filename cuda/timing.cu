@@ -20,7 +20,7 @@ struct Timed {
   cudaEvent_t begin, end;
 };
 std::vector<Timed> timed;                     // since the host last waited for the stream
-auto& spare = *new std::vector<cudaEvent_t>;  // for the next marks; kept until the program ends, as CUDA is
+auto& spare = *new std::vector<cudaEvent_t>;  // for the next marks; never destroyed: CUDA may be gone by then
 constexpr size_t launches_between_sleeps = 256, most_timed = 4096;
 
 cudaEvent_t mark() {

@@ -32,8 +32,8 @@ constexpr Philox philox(Philox counter, std::array<uint32_t, 2> key) {
 // of its parents and siblings.
 struct Key {
   uint64_t value = 0;
-  // Null, or where a number lies that makes the sequence a fresh one whenever it changes, in the memory of the device
-  // that draws: a training step. A captured graph (engine/replay.h) so draws other numbers each time it is replayed.
+  // Null, or the number of a training step, in the memory of the device that draws; each step has a fresh sequence.
+  // Since it is read where it is used, a captured graph (engine/replay.h) draws other numbers in each step.
   const int32_t* step = nullptr;
 
   constexpr std::array<uint32_t, 2> words() const {

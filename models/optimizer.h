@@ -28,9 +28,10 @@ class RAdam {
   RAdam(Parameters parameters, RAdamOptions options);
 
   void step(const Gradients& gradients);
-  // The two halves of an update. The first counts it, and puts what depends on its number and on the learning rate to
-  // where the second finds it on the device: so the second can be replayed (engine/replay.h). squares[first] is the
-  // squared norm of the first parameter's gradient, the last that of all; if that is not finite, nothing changes.
+  // The two halves of an update. begin_update() counts it, and copies what depends on its number and on the learning
+  // rate to the device. update() reads it there, so that it can be captured and replayed (engine/replay.h).
+  // squares[first] is the squared norm of the first parameter's gradient, the last that of all; if that is not finite,
+  // nothing changes.
   void begin_update();
   void update(const Gradients& gradients, const Tensor& squares, int64_t first);
   void set_lr(double lr) { options_.lr = lr; }

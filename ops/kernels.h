@@ -185,13 +185,13 @@ KERNEL(linear_attention_step(float* y, float* s, float* z, const float* q, const
 
 // Positive random features (Choromanski et al. 2021) of x [rows,E] from its products p [rows,F] with the projection:
 // y[r,c] = exp(s p[r,c] - s^2 |x_r|^2 / 2) / sqrt(F), s = E^(-1/4). dx is the gradient by way of the norm only.
-// w [features,e]: row r is the r-th normal one of key.fold(0), made orthogonal to those since the last multiple of e,
-// with the length of the r-th normal row of key.fold(1).
-KERNEL(random_projection(float* w, Key key, int64_t features, int64_t e))
 KERNEL(positive_random_features_forward(float* y, const float* p, const float* x, int64_t rows, int64_t features,
                                         int64_t e))
 KERNEL(positive_random_features_backward(float* dp, float* dx, const float* dy, const float* y, const float* x,
                                          int64_t rows, int64_t features, int64_t e))
+// Their projection w [features,e]: row r is made of the normal numbers key.fold(0).normal(r e + i), orthogonal to the
+// rows before it from the last multiple of e on, and as long as the row of the numbers key.fold(1).normal(r e + i).
+KERNEL(random_projection(float* w, Key key, int64_t features, int64_t e))
 
 // Softmax attention, eq. 2: y_i = sum_j p_ij v_j, p_ij = softmax over j of q_i . k_j / sqrt(E), and
 // l [B,H,L] = log sum_j exp(q_i . k_j / sqrt(E)). The dropout is that of the weights p_ij.

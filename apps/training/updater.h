@@ -33,11 +33,11 @@ class Updater {
   Updater(Optimizer& optimizer, Device device, Key key, SliceLoss loss);
 
   struct Result {
-    double loss;  // nats, before the update
-    bool is_finite;
+    double loss;     // nats, before the update
+    bool is_finite;  // the loss, and all gradients
   };
-  // Update number `step`, from 0, by the mean loss of all slices, computed one after another. If loss or gradients are
-  // not finite, nothing changes.
+  // Update number `step`, from 0, by the mean loss of all slices, computed one after another. If the gradients are not
+  // finite, nothing changes.
   Result update(int64_t step, const std::vector<Slice>& slices);
   // Computes the last update again, whose result was not finite, and says where that began.
   std::string first_non_finite() const;

@@ -77,7 +77,8 @@ __global__ void __launch_bounds__(loaders, rows_are_keys(result) ? 3 : 4) lsh_at
   const bool known = online && !x.first_round && position >= 0;
   if (known) block.sum = {x.before.largest[at + position], x.before.total[at + position]};
 
-  // From `other` on, the first of 32 places that matter. Where those are queries, some must see a key of ours.
+  // Where the next 32 places begin, from `other` on, that matter; `length` if none do. Queries matter if one of them
+  // sees a key of this block.
   const int others_end = keys ? length : ends[last];
   const auto next_from = [&](int other) {
     if constexpr (keys)
