@@ -148,6 +148,18 @@ __device__ inline uint32_t to_tf32(float x) {
 #endif
 }
 
+// Rounds to bfloat16, the upper half of a float: to the nearest, ties to even.
+__device__ inline uint16_t to_bf16(float x) {
+#ifdef __CUDACC__
+  uint16_t upper;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(upper) : "f"(x));
+  return upper;
+#else
+  const uint32_t bits = __float_as_uint(x);
+  return static_cast<uint16_t>(x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+#endif
+}
+
 // d[16,8] += a[16,8] b[8,8] by one warp on the tensor cores. With g = lane / 4 and t = lane % 4, a lane holds
 //   a: (g,t) (g+8,t) (g,t+4) (g+8,t+4)    b: (t,g) (t+4,g)    d: (g,2t) (g,2t+1) (g+8,2t) (g+8,2t+1)
 __device__ inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {

@@ -27,6 +27,27 @@ __device__ inline void store(float* y, const Piece<width>& x) {
   *reinterpret_cast<Piece<width>*>(y) = x;
 }
 
+// The same of bfloat16 numbers, which are rounded as they are stored.
+template <int width>
+struct alignas(width * sizeof(uint16_t)) Halves {
+  uint16_t at[width];
+};
+template <int width>
+__device__ inline Piece<width> load(const uint16_t* x) {
+  const Halves<width> upper = *reinterpret_cast<const Halves<width>*>(x);
+  Piece<width> values;
+#pragma unroll
+  for (int i = 0; i < width; ++i) values.at[i] = __uint_as_float(static_cast<uint32_t>(upper.at[i]) << 16);
+  return values;
+}
+template <int width>
+__device__ inline void store(uint16_t* y, const Piece<width>& x) {
+  Halves<width> upper;
+#pragma unroll
+  for (int i = 0; i < width; ++i) upper.at[i] = to_bf16(x.at[i]);
+  *reinterpret_cast<Halves<width>*>(y) = upper;
+}
+
 // dropout(x), where i, a multiple of width, is the number of x's first element in the whole tensor.
 template <int width>
 __device__ inline Piece<width> drop(Piece<width> x, int64_t i, const Mask& mask) {

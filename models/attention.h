@@ -23,6 +23,13 @@ struct AttentionContext {
   std::optional<Key> key = {};  // randomness of a training step; none in evaluation
 };
 
+// What to make a decode state for.
+struct Decoding {
+  int64_t batch, capacity;  // sequences, and the positions of each at most
+  Device device;
+  Precision precision = Precision::f32;  // of S, where S (eq. 18) is what is kept: f32 or bf16
+};
+
 // What one layer keeps of the positions that a batch of sequences has read, to go on one position at a time.
 class DecodeState {
  public:
@@ -45,9 +52,8 @@ class AttentionLayer {
   virtual Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v,
                             const AttentionContext& context) const = 0;  // [B,L,H,E] [B,S,H,E] [B,S,H,M] -> [B,L,H,M]
   virtual Parameters parameters() const { return {}; }
-  // The state before the first position, for sequences of at most `capacity` positions; null if this kind has no
-  // incremental form.
-  virtual std::unique_ptr<DecodeState> decode(int64_t /*batch*/, int64_t /*capacity*/, Device) const { return nullptr; }
+  // The state before the first position; null if this kind has no incremental form.
+  virtual std::unique_ptr<DecodeState> decode(const Decoding&) const { return nullptr; }
   // Whether weights are products of phi(q) and phi(k) with phi(x) = e^x for x <= 0, number by number: then
   // models/local_heads.h knows how to make a head begin on a neighbouring pixel.
   virtual bool has_exponential_features() const { return false; }

@@ -35,11 +35,11 @@ void check_rows(const std::vector<int64_t>& rows, int64_t batch) {
 
 class IncrementalDecoder : public Decoder {
  public:
-  IncrementalDecoder(const AutoregressiveTransformer& model, int64_t batch)
+  IncrementalDecoder(const AutoregressiveTransformer& model, int64_t batch, Precision state_precision)
       : Decoder(model), batch_(batch), position_(Shape{1}, {0}, model.device()) {
     check(batch > 0, "decoder: the batch is ", batch);
     for (const EncoderLayer& layer : model.encoder.layers) {
-      states_.push_back(layer.attention->decode(batch, model.config.max_length, model.device()));
+      states_.push_back(layer.attention->decode({batch, model.config.max_length, model.device(), state_precision}));
       check(states_.back() != nullptr, "decoder: ", model.config.encoder.attention.kind,
             " attention has no incremental form");
     }
@@ -157,16 +157,17 @@ const AttentionState& Decoder::recurrent_state(int64_t) const {
 }
 
 bool has_incremental_form(const AutoregressiveTransformer& model) {
-  return model.encoder.layers[0].attention->decode(1, 1, model.device()) != nullptr;
+  return model.encoder.layers[0].attention->decode({1, 1, model.device()}) != nullptr;
 }
 
 bool has_recurrent_state(const AutoregressiveTransformer& model) {
-  const std::unique_ptr<DecodeState> state = model.encoder.layers[0].attention->decode(1, 1, model.device());
+  const std::unique_ptr<DecodeState> state = model.encoder.layers[0].attention->decode({1, 1, model.device()});
   return state && state->recurrent_state();
 }
 
-std::unique_ptr<Decoder> incremental_decoder(const AutoregressiveTransformer& model, int64_t batch) {
-  return std::make_unique<IncrementalDecoder>(model, batch);
+std::unique_ptr<Decoder> incremental_decoder(const AutoregressiveTransformer& model, int64_t batch,
+                                             Precision state_precision) {
+  return std::make_unique<IncrementalDecoder>(model, batch, state_precision);
 }
 
 std::unique_ptr<Decoder> uncached_decoder(const AutoregressiveTransformer& model, int64_t batch) {

@@ -38,9 +38,11 @@ bool has_incremental_form(const AutoregressiveTransformer& model);
 // Whether that form keeps S and Z, whose size does not grow with the positions that have been read.
 bool has_recurrent_state(const AutoregressiveTransformer& model);
 
-// With the attention's decode state (S and Z, a KV cache); throws if it has none. The model must outlive the decoder;
-// its linear layers are copied, packed for products with few rows.
-std::unique_ptr<Decoder> incremental_decoder(const AutoregressiveTransformer& model, int64_t batch);
+// With the attention's decode state (S and Z, a KV cache); throws if it has none. S, if it is kept, is kept in
+// `state_precision`, f32 or bf16. The model must outlive the decoder; its linear layers are copied, packed for products
+// with few rows.
+std::unique_ptr<Decoder> incremental_decoder(const AutoregressiveTransformer& model, int64_t batch,
+                                             Precision state_precision = Precision::f32);
 // Recomputes the whole prefix at each step: O(L^2) positions per sequence. It decodes any kind of attention, and is
 // what the paper's tables call softmax and lsh. The model must outlive the decoder.
 std::unique_ptr<Decoder> uncached_decoder(const AutoregressiveTransformer& model, int64_t batch);

@@ -179,9 +179,13 @@ KERNEL(full_linear_attention_forward(float* y, const float* q, const float* k, c
 KERNEL(full_linear_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* q,
                                       const float* k, const float* v, const int32_t* lengths, AttentionSizes sizes,
                                       FeatureMap map))
-// One position of causal linear attention, eq. 18-20: L = S = 1. Updates the state s [B,H,E,M], z [B,H,E] in place.
+// One position of causal linear attention, eq. 18-20: L = S = 1. Updates the state s [B,H,E,M], z [B,H,E] in place. The
+// numbers of s are float32, or bfloat16, to which they are rounded after y has been computed.
 KERNEL(linear_attention_step(float* y, float* s, float* z, const float* q, const float* k, const float* v,
-                             AttentionSizes sizes, FeatureMap map))
+                             AttentionSizes sizes, FeatureMap map, Precision of_s))
+constexpr int64_t state_row(int64_t m, Precision of_s) {  // floats that a row of s takes, one or two numbers in each
+  return of_s == Precision::bf16 ? (m + 1) / 2 : m;
+}
 
 // Positive random features (Choromanski et al. 2021) of x [rows,E] from its products p [rows,F] with the projection:
 // y[r,c] = exp(s p[r,c] - s^2 |x_r|^2 / 2) / sqrt(F), s = E^(-1/4). dx is the gradient by way of the norm only.

@@ -125,9 +125,13 @@ Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
                         FeatureMap map = FeatureMap::elu_plus_one);
 
 // The state of causal linear attention after some position, S [B,H,E,M] and Z [B,H,E]; empty: zero, before the first.
+// For decoding, S may be kept in bfloat16, two numbers of a row in each float: s is [B,H,E,(M+1)/2] then.
 struct AttentionState {
   Tensor s, z;
+  Precision precision = Precision::f32;  // of S: f32 or bf16
 };
+// S and Z before the first position, for S of this shape: [B,H,E,M].
+AttentionState zero_state(const Shape& of_s, Precision precision, Device device);
 struct LinearAttentionResult {
   Tensor y;
   AttentionState state;
@@ -140,7 +144,8 @@ struct LinearAttentionResult {
 //   state = {next.s.set_wants_grad(false), next.z.set_wants_grad(false)};  // a constant to the next segment
 LinearAttentionResult linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionState& initial,
                                        FeatureMap map = FeatureMap::elu_plus_one);
-// One position, eq. 18-20, for decoding: updates the state in place. L = S = 1. Has no gradient.
+// One position, eq. 18-20, for decoding: updates the state in place. L = S = 1. Has no gradient. In bf16, S is rounded
+// after each position; y is computed before that.
 Tensor linear_attention_step(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state,
                              FeatureMap map = FeatureMap::elu_plus_one);
 

@@ -174,7 +174,7 @@ TEST_CASE("attention kinds: a causal output does not depend on later positions")
 
 TEST_CASE("attention kinds: decoding one position at a time equals the parallel form") {
   for_each_form([](const Case& c) {
-    const std::unique_ptr<DecodeState> state = c.causal ? c.layer->decode(batch, length, c.device) : nullptr;
+    const std::unique_ptr<DecodeState> state = c.causal ? c.layer->decode({batch, length, c.device}) : nullptr;
     if (!state) return;
     const Tensor q = queries(1, c.device), k = queries(2, c.device), v = values(3, c.device);
     const std::vector<double> whole = doubles((*c.layer)(q, k, v, {}));

@@ -77,6 +77,10 @@ TEST_CASE("mnist with softmax attention: a checkpoint says which attention it is
   REQUIRE(contains(model, "\"attention\":\"softmax\""));
   model.replace(model.find("softmax"), 7, "linear");
   save_safetensors(box.folder / "linear.safetensors", content);
+  check_refused(box.run("mnist sample --count 2 --state-precision bf16" + on + "x.png"), 2,
+                "--state-precision bf16: softmax attention keeps no state of constant size; leave it out");
+  for (const std::string what : {"mnist sample --count 3", "mnist complete --index 0,2 --keep 20 --ways 2"})
+    succeed(box, what + " --state-precision bf16 --model linear.safetensors --out rounded.png");
   const Result linear = succeed(box, "mnist evaluate --limit 5 --model linear.safetensors --out linear.png");
   CHECK(linear.out.substr(0, 6) != softmax.out.substr(0, 6));
   model.replace(model.find("\"linear\""), 8, "\"none\"");

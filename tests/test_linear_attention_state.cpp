@@ -11,6 +11,22 @@ AttentionState random_state(const Case& x) {  // Z is positive
           random_tensor(Shape{x.b, x.h, x.e}, 8, 0.1f, 2, x.q.device())};
 }
 
+// The numbers of S in bf16, [B,H,E,M]: two in each float, the first in its lower half; where M is odd, the last is 0.
+std::vector<double> unpacked(const AttentionState& state, int64_t m) {
+  std::vector<double> numbers;
+  const int64_t row = 2 * state.s.shape()[-1];
+  int64_t i = 0;
+  for (const float two : state.s.to_vector())
+    for (const uint32_t upper : {std::bit_cast<uint32_t>(two) << 16, std::bit_cast<uint32_t>(two) & 0xffff0000u}) {
+      const float number = std::bit_cast<float>(upper);
+      if (i++ % row < m)
+        numbers.push_back(number);
+      else
+        CHECK_EQ(number, 0);
+    }
+  return numbers;
+}
+
 }  // namespace
 
 TEST_CASE("linear_attention_step: position by position equals the parallel form, for all maps") {
@@ -26,6 +42,47 @@ TEST_CASE("linear_attention_step: position by position equals the parallel form,
           check_close(linear_attention_step(at(x.q), at(x.k), at(x.v), state, map), doubles(at(whole)), reduction);
         }
       }
+}
+
+TEST_CASE("linear_attention_step with a state in bf16: S is rounded to the nearest after y has been computed") {
+  constexpr double half_a_unit = 0x1p-8;  // of a number with 8 bits of mantissa
+  for (const Device device : devices())
+    for (const auto& [e, m] : {std::array<int64_t, 2>{5, 37}, {32, 32}, {65, 132}, {300, 3}}) {
+      CAPTURE(m);
+      const Case x(1, 4, 2, e, m, device);
+      AttentionState state{{}, {}, Precision::bf16};
+      std::vector<double> s(static_cast<size_t>(x.h * e * m)), z(static_cast<size_t>(x.h * e));
+      const std::vector<double> q = doubles(x.q), k = doubles(x.k), v = doubles(x.v);
+      for (int64_t i = 0; i < x.l; ++i) {
+        std::vector<double> y(static_cast<size_t>(x.h * m));
+        for (int64_t head = 0; head < x.h; ++head) {
+          double normaliser = normaliser_eps;
+          for (int64_t r = 0; r < e; ++r) {
+            const double query = phi(q[x.at(0, i, head, e, r)]), key = phi(k[x.at(0, i, head, e, r)]);
+            normaliser += query * (z[static_cast<size_t>(head * e + r)] += key);
+            for (int64_t c = 0; c < m; ++c)
+              y[static_cast<size_t>(head * m + c)] +=
+                  query * (s[static_cast<size_t>((head * e + r) * m + c)] += key * v[x.at(0, i, head, m, c)]);
+          }
+          for (int64_t c = 0; c < m; ++c) y[static_cast<size_t>(head * m + c)] /= normaliser;
+        }
+        const auto at = [i](const Tensor& t) { return positions(t, i, i + 1); };
+        check_close(linear_attention_step(at(x.q), at(x.k), at(x.v), state), y, reduction);
+        check_close(state.z, z, reduction);
+        const std::vector<double> stored = unpacked(state, m);
+        REQUIRE_EQ(stored.size(), s.size());
+        for (size_t n = 0; n < s.size(); ++n) CHECK_LE(std::abs(stored[n] - s[n]), half_a_unit * std::abs(s[n]) + 1e-5);
+        s = stored;  // the next position goes on from these
+      }
+      CHECK(state.s.shape() == Shape{1, 2, e, (m + 1) / 2});
+    }
+  check_fails([&] { zero_state(Shape{1, 2, 3, 4}, Precision::int8, Device::cpu); }, "S is kept in f32 or bf16");
+  const Tensor one = random_tensor(Shape{1, 1, 2, 1}, 1);
+  check_fails(
+      [&] {
+        linear_attention(one, one, one, zero_state(Shape{1, 2, 1, 1}, Precision::bf16, Device::cpu));
+      },
+      "linear_attention: a state in bf16 is for linear_attention_step");
 }
 
 TEST_CASE("linear_attention: segments that carry the state have the results and gradients of the whole sequence") {

@@ -171,6 +171,29 @@ TEST_CASE("decoder: select copies and reorders sequences, which then go on indep
   }
 }
 
+TEST_CASE("decoder: a state in bf16 takes half the memory and goes on, copied or not, close to one in f32") {
+  for (const std::string kind : {"linear", "performer"}) {
+    CAPTURE(kind);
+    const AutoregressiveTransformer model(with(kind), Key{1});
+    const std::unique_ptr<Decoder> exact = incremental_decoder(model, 2),
+                                   rounded = incremental_decoder(model, 2, Precision::bf16);
+    CHECK_LT(rounded->sequence_bytes(), 0.7 * static_cast<double>(exact->sequence_bytes()));
+    const Indices tokens = random_indices(Shape{2, 30}, 4, 7);
+    std::vector<double> a, b;
+    for (int64_t l = 0; l < 30; ++l) {
+      a = doubles(exact->step(column(tokens, l)));
+      b = doubles(rounded->step(column(tokens, l)));
+    }
+    CHECK(a != b);
+    for (size_t i = 0; i < a.size(); ++i) CHECK_LE(std::abs(a[i] - b[i]), 0.01);
+    const std::unique_ptr<Decoder> second = rounded->select({1});
+    const auto last = column(tokens, 3).to_vector();
+    const auto one = doubles(second->step(Indices(Shape{1}, {last[1]}))),
+               two = doubles(rounded->step(column(tokens, 3)));
+    for (size_t j = 0; j < one.size(); ++j) CHECK_LE(std::abs(one[j] - two[one.size() + j]), reduction);
+  }
+}
+
 TEST_CASE("complete draws each sequence as if it were alone, from the state that it goes on from") {
   const AutoregressiveTransformer model({.encoder = {.layers = 2, .heads = 2, .head_dim = 8, .feed_forward = 32},
                                          .vocabulary = 256,

@@ -44,6 +44,7 @@ struct Row {
   SettingValues values;
   bool incremental;
   PaperRow mnist, cifar10;
+  Precision state = Precision::f32;
 };
 
 const std::vector<Row>& rows() {
@@ -52,17 +53,19 @@ const std::vector<Row>& rows() {
       {"stateful-softmax", "softmax", {}, true, {7.56, 7.4, 10.4}, {0.32, 71.9, 70.4}},
       {"lsh-1", "lsh", {{"rounds", int64_t{1}}}, false, {0.68, 46.0, 19.2}, {0.015, 2318.9, 221.6}},
       {"lsh-4", "lsh", {{"rounds", int64_t{4}}}, false, {0.27, 112.0, 55.8}, {0.005, 5263.7, 683.9}},
-      {"linear", "linear", {}, true, {142.8, 5.5, 7.3}, {17.85, 45.1, 61.3}}};
+      {"linear", "linear", {}, true, {142.8, 5.5, 7.3}, {17.85, 45.1, 61.3}},
+      {"linear-bf16-state", "linear", {}, true, {142.8, 5.5, 7.3}, {17.85, 45.1, 61.3}, Precision::bf16}};
   return all;
 }
 
 // Seconds for `count` images, drawn byte after byte from a state.
-double seconds_incremental(const GenerationOptions& o, const AutoregressiveTransformer& model, size_t count) {
+double seconds_incremental(const GenerationOptions& o, const AutoregressiveTransformer& model, size_t count,
+                           Precision state) {
   const size_t bytes = static_cast<size_t>(model.config.max_length) + 1;
   std::vector<uint8_t> images(count * bytes);
   std::vector<Key> keys;
   for (uint64_t i = 0; i < count; ++i) keys.push_back(Key{i});
-  const std::unique_ptr<Decoder> start = incremental_decoder(model, 1);
+  const std::unique_ptr<Decoder> start = incremental_decoder(model, 1, state);
   return median_seconds(o, [&] { complete(images, 1, *start, std::vector<int64_t>(count), keys, 1); });
 }
 
@@ -113,7 +116,7 @@ int bench_generation(GenerationOptions& o) {
     const std::vector<int64_t> at_once = counts(o, row);
     for (size_t i = 0; i < at_once.size(); ++i) {
       const int64_t count = at_once[i];
-      const double seconds = row.incremental ? seconds_incremental(o, model, static_cast<size_t>(count))
+      const double seconds = row.incremental ? seconds_incremental(o, model, static_cast<size_t>(count), row.state)
                                              : seconds_uncached(o, model, count);
       table.note(fmt::format("{}, {} at once: {:.3g} images/s", row.name, count, static_cast<double>(count) / seconds));
       if (count == 1) one = seconds;

@@ -137,7 +137,7 @@ std::vector<Kernel> kernels(Device device) {
   CASE(8 * N, 12 * N * E, full_linear_attention_backward, x0.data(), x1.data(), x2.data(), g.data(), a.data(), a.data(),
        b.data(), c.data(), nullptr, full, map);
   CASE(2 * S * E * E, 4 * S * E * E, linear_attention_step, x0.data(), state.data(), state_z.data(), a.data(), b.data(),
-       c.data(), one_position, map);
+       c.data(), one_position, map, Precision::f32);
   CASE(3 * N, 5 * N, positive_random_features_forward, x0.data(), a.data(), b.data(), rows * heads, e, e);
   CASE(5 * N, 5 * N, positive_random_features_backward, x0.data(), x1.data(), g.data(), a.data(), b.data(),
        rows * heads, e, e);

@@ -122,16 +122,13 @@ std::vector<double> nll_by_position(const AutoregressiveTransformer& model, cons
   return total;
 }
 
-std::unique_ptr<Decoder> decoder_for(const AutoregressiveTransformer& model, bool incremental, int64_t batch) {
-  return incremental ? incremental_decoder(model, batch) : uncached_decoder(model, batch);
-}
-
-std::vector<uint8_t> generate(const AutoregressiveTransformer& model, bool incremental, Key seed, int64_t first,
-                              int64_t count, const std::vector<int64_t>& first_bytes, int64_t wanted,
-                              double temperature, const std::function<void(int64_t, int64_t)>& progress) {
-  const int64_t class_count = model.config.vocabulary - 256;
+std::vector<uint8_t> generate(const Decoder& start, Key seed, int64_t first, int64_t count,
+                              const std::vector<int64_t>& first_bytes, int64_t wanted, double temperature,
+                              const std::function<void(int64_t, int64_t)>& progress) {
+  const AutoregressiveConfig& config = start.model().config;
+  const int64_t class_count = config.vocabulary - 256;
   const bool class_conditional = class_count > 0;
-  const int64_t n = model.config.max_length + (class_conditional ? 0 : 1);
+  const int64_t n = config.max_length + (class_conditional ? 0 : 1);
   const double all = static_cast<double>(std::accumulate(first_bytes.begin(), first_bytes.end(), int64_t{0}));
   std::vector<Key> keys;
   std::vector<uint8_t> images(static_cast<size_t>(count * n));
@@ -146,8 +143,8 @@ std::vector<uint8_t> generate(const AutoregressiveTransformer& model, bool incre
     else
       images[static_cast<size_t>(i * n)] = byte;
   }
-  complete(images, class_conditional ? 0 : 1, *decoder_for(model, incremental, 1), std::vector<int64_t>(keys.size()),
-           keys, static_cast<float>(temperature), progress, classes);
+  complete(images, class_conditional ? 0 : 1, start, std::vector<int64_t>(keys.size()), keys,
+           static_cast<float>(temperature), progress, classes);
   return images;
 }
 
@@ -157,19 +154,25 @@ Settings DrawOptions::list() {
                    {"stateful",
                     &cached,
                     {},
-                    "decode softmax attention with a KV cache instead of recomputing the prefix for each byte"}});
+                    "decode softmax attention with a KV cache instead of recomputing the prefix for each byte"},
+                   {"state-precision", &state_precision, one_of({"f32", "bf16"}),
+                    "of the state S of linear and performer attention; bf16 takes half the memory"}});
 }
 
-bool is_incremental(const LoadedImageModel& loaded, const DrawOptions& o) {
-  const bool possible = has_incremental_form(loaded.model);
-  check<UsageError>(!o.cached || possible, "--stateful: ", loaded.model.config.encoder.attention.kind,
-                    " attention has no incremental form");
+std::unique_ptr<Decoder> decoder_for(const LoadedImageModel& loaded, const DrawOptions& o, int64_t batch) {
+  const std::string& kind = loaded.model.config.encoder.attention.kind;
+  const bool possible = has_incremental_form(loaded.model), recurrent = has_recurrent_state(loaded.model);
+  const bool rounded = o.state_precision == "bf16";
+  check<UsageError>(!o.cached || possible, "--stateful: ", kind, " attention has no incremental form");
+  check<UsageError>(recurrent || !rounded, "--state-precision bf16: ", kind,
+                    " attention keeps no state of constant size; leave it out");
   // The paper's softmax recomputes the prefix unless it is asked not to; what keeps a state of constant size uses it.
-  const bool incremental = possible && (o.cached || has_recurrent_state(loaded.model));
-  check<UsageError>(
-      incremental || o.precision != "int8", "--precision int8: ", loaded.model.config.encoder.attention.kind,
-      " attention recomputes the prefix, in f32 or bf16; give one of these", possible ? " or --stateful" : "");
-  return incremental;
+  if (recurrent || (possible && o.cached))
+    return incremental_decoder(loaded.model, batch, rounded ? Precision::bf16 : Precision::f32);
+  check<UsageError>(o.precision != "int8", "--precision int8: ", kind,
+                    " attention recomputes the prefix, in f32 or bf16; give one of these",
+                    possible ? " or --stateful" : "");
+  return uncached_decoder(loaded.model, batch);
 }
 
 Indices tokens_at(const ImageSet& images, bool class_conditional, const std::vector<int64_t>& numbers, int64_t t,

@@ -94,7 +94,7 @@ int complete_images(CompleteOptions& o) {
         if (loaded.class_conditional) classes.push_back(images.labels[static_cast<size_t>(some[i])]);
       }
     // What is given is read once per image; its decode state is then copied for each way.
-    const std::unique_ptr<Decoder> given = decoder_for(loaded.model, is_incremental(loaded, o), std::ssize(some));
+    const std::unique_ptr<Decoder> given = decoder_for(loaded, o, std::ssize(some));
     for (int64_t t = 0; t < keep + (loaded.class_conditional ? 0 : -1); ++t)
       given->read(tokens_at(images, loaded.class_conditional, some, t, o.where()));
     complete(completed, keep, *given, from, keys, static_cast<float>(o.temperature), Progress("drew byte"), classes);

@@ -97,26 +97,24 @@ struct LoadedImageModel {
 std::vector<double> nll_by_position(const AutoregressiveTransformer& model, const ImageSet& images,
                                     bool class_conditional, const std::function<void(int64_t, int64_t)>& progress);
 
-// With the attention's decode state, or without: then every step recomputes the whole prefix.
-std::unique_ptr<Decoder> decoder_for(const AutoregressiveTransformer& model, bool incremental, int64_t batch);
-
-// Images drawn from a model, image i from seed.fold(i): the same whatever is drawn with it. The first byte is drawn as
-// often as `first_bytes` says. A class-conditional model draws images of `wanted`, or if that is negative of each class
-// in turn, first byte and all.
-std::vector<uint8_t> generate(const AutoregressiveTransformer& model, bool incremental, Key seed, int64_t first,
-                              int64_t count, const std::vector<int64_t>& first_bytes, int64_t wanted,
-                              double temperature, const std::function<void(int64_t, int64_t)>& progress);
+// Images drawn from the model of `start`, a decoder of one sequence that has read nothing; image i from seed.fold(i):
+// the same whatever is drawn with it. The first byte is drawn as often as `first_bytes` says. A class-conditional model
+// draws images of `wanted`, or if that is negative of each class in turn, first byte and all.
+std::vector<uint8_t> generate(const Decoder& start, Key seed, int64_t first, int64_t count,
+                              const std::vector<int64_t>& first_bytes, int64_t wanted, double temperature,
+                              const std::function<void(int64_t, int64_t)>& progress);
 
 // What sample and complete share.
 struct DrawOptions : ModelOptions {
   double temperature = 1;
   bool cached = false;
+  std::string state_precision = "f32";
 
   Settings list() override;
   bool decodes() const override { return true; }
 };
-// Whether to decode incrementally: what the kind does by default, or --stateful. UsageError if it has no such form.
-bool is_incremental(const LoadedImageModel& loaded, const DrawOptions& options);
+// As the flags say, with the attention's decode state or recomputing the prefix. UsageError if its kind cannot do that.
+std::unique_ptr<Decoder> decoder_for(const LoadedImageModel& loaded, const DrawOptions& options, int64_t batch);
 
 // What --index says, such as "1,5,20-25": 1 5 20 21 22 23 24 25. UsageError if it is no list of numbers below `count`.
 std::vector<int64_t> parse_index(const std::string& text, int64_t count);

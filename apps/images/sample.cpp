@@ -33,16 +33,15 @@ int sample(SampleOptions& o) {
                     "; --single writes each to a file of its own");
   const LoadedImageModel loaded(o, o.single ? "images" : o.growth ? "growth.png" : "samples.png", o.single);
   const int64_t wanted = loaded.class_number(o.wanted);
-  const bool incremental = is_incremental(loaded, o);
+  const std::unique_ptr<Decoder> decoder = decoder_for(loaded, o, 1);
   if (o.single) loaded.make_folder();
   const auto start = std::chrono::steady_clock::now();
   std::vector<Picture> pictures;
   const int64_t n = loaded.image_size();
   for (int64_t first = 0; first < o.count; first += at_once) {
     const int64_t count = std::min(at_once, o.count - first);
-    const std::vector<uint8_t> drawn =
-        generate(loaded.model, incremental, key_for(o.seed, Purpose::sampling), first, count, loaded.first_bytes,
-                 wanted, o.temperature, Progress("drew byte"));
+    const std::vector<uint8_t> drawn = generate(*decoder, key_for(o.seed, Purpose::sampling), first, count,
+                                                loaded.first_bytes, wanted, o.temperature, Progress("drew byte"));
     for (int64_t i = 0; i < count; ++i) {
       if (o.single)
         write_png(loaded.out / fmt::format("{:05}.png", first + i), loaded.picture_of(image_of(drawn, i, n)));

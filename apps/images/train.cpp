@@ -68,8 +68,9 @@ class ImageTraining : public Task {
     const bool incremental = has_incremental_form(model_);
     const int64_t count = incremental ? 16 : 2;  // which then take as long as many
     const int64_t side = settings_.side, channels = settings_.channels(), size = side * side * channels;
-    const std::vector<uint8_t> drawn = generate(model_, incremental, key_for(settings_.seed, Purpose::sampling), 0,
-                                                count, images_.first_bytes, -1, 1, report);
+    const std::unique_ptr<Decoder> start = incremental ? incremental_decoder(model_, 1) : uncached_decoder(model_, 1);
+    const std::vector<uint8_t> drawn =
+        generate(*start, key_for(settings_.seed, Purpose::sampling), 0, count, images_.first_bytes, -1, 1, report);
     std::vector<Picture> pictures;
     for (int64_t i = 0; i < count; ++i) pictures.push_back(picture(image_of(drawn, i, size), side, side, channels));
     return pictures;

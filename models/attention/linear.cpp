@@ -13,11 +13,11 @@ class LinearAttention : public AttentionLayer {
   Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionContext& context) const override {
     return linear_attention(q, k, v, {shape_.causal, context.lengths}, map_);
   }
-  std::unique_ptr<DecodeState> decode(int64_t batch, int64_t, Device device) const override {
+  std::unique_ptr<DecodeState> decode(const Decoding& decoding) const override {
     const auto step = [map = map_](const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state) {
       return linear_attention_step(q, k, v, state, map);
     };
-    return std::make_unique<RecurrentState>(batch, shape_.heads, shape_.head_dim, shape_.head_dim, device, step);
+    return std::make_unique<RecurrentState>(decoding, shape_.heads, shape_.head_dim, shape_.head_dim, step);
   }
   bool has_exponential_features() const override { return map_ == FeatureMap::elu_plus_one; }
 

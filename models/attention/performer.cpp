@@ -22,12 +22,12 @@ class PerformerAttention : public AttentionLayer {
     return linear_attention(positive_random_features(q, projection), positive_random_features(k, projection), v,
                             {shape_.causal, context.lengths}, FeatureMap::identity);
   }
-  std::unique_ptr<DecodeState> decode(int64_t batch, int64_t, Device device) const override {
+  std::unique_ptr<DecodeState> decode(const Decoding& decoding) const override {
     const auto step = [w = projection_](const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state) {
       return linear_attention_step(positive_random_features(q, w), positive_random_features(k, w), v, state,
                                    FeatureMap::identity);
     };
-    return std::make_unique<RecurrentState>(batch, shape_.heads, features_, shape_.head_dim, device, step);
+    return std::make_unique<RecurrentState>(decoding, shape_.heads, features_, shape_.head_dim, step);
   }
 
  private:

@@ -10,17 +10,15 @@ class RecurrentState : public DecodeState {
  public:
   using Step = std::function<Tensor(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state)>;
 
-  RecurrentState(int64_t batch, int64_t heads, int64_t features, int64_t values, Device device, Step step)
-      : state_{Tensor::full(Shape{batch, heads, features, values}, 0, device),
-               Tensor::full(Shape{batch, heads, features}, 0, device)},
-        step_(std::move(step)) {}
+  RecurrentState(const Decoding& d, int64_t heads, int64_t features, int64_t values, Step step)
+      : state_(zero_state(Shape{d.batch, heads, features, values}, d.precision, d.device)), step_(std::move(step)) {}
 
   Tensor step(const Tensor& q, const Tensor& k, const Tensor& v, const Indices&) override {
     return step_(q, k, v, state_);
   }
   std::unique_ptr<DecodeState> select(const Indices& rows) const override {
     return std::unique_ptr<DecodeState>(
-        new RecurrentState({gather_rows(state_.s, rows), gather_rows(state_.z, rows)}, step_));
+        new RecurrentState({gather_rows(state_.s, rows), gather_rows(state_.z, rows), state_.precision}, step_));
   }
   int64_t bytes() const override { return (state_.s.size() + state_.z.size()) * static_cast<int64_t>(sizeof(float)); }
   const AttentionState* recurrent_state() const override { return &state_; }

@@ -30,10 +30,10 @@ class SoftmaxAttention : public AttentionLayer {
     const Dropout dropout = context.key ? Dropout{dropout_, *context.key} : Dropout{};
     return softmax_attention(q, k, v, {shape_.causal, context.lengths}, dropout);
   }
-  std::unique_ptr<DecodeState> decode(int64_t batch, int64_t capacity, Device device) const override {
+  std::unique_ptr<DecodeState> decode(const Decoding& d) const override {
     const int64_t h = shape_.heads, e = shape_.head_dim;
-    return std::make_unique<Cache>(
-        KeyValueCache{Tensor(Shape{batch, h, e, capacity}, device), Tensor(Shape{batch, h, capacity, e}, device)});
+    return std::make_unique<Cache>(KeyValueCache{Tensor(Shape{d.batch, h, e, d.capacity}, d.device),
+                                                 Tensor(Shape{d.batch, h, d.capacity, e}, d.device)});
   }
 
  private:

@@ -35,13 +35,20 @@ Tensor or_zeros(const Tensor& gradient, const Shape& shape, Device device) {
 // Throws unless the state is empty or fits.
 void check_state(const char* op, const AttentionState& state, const AttentionSizes& s, const Tensor& q,
                  const Tensor& v) {
-  const bool fits = state.s.shape() == shape_of_s(s) && state.z.shape() == shape_of_z(s);
+  const bool fits =
+      state.s.shape() == shape_of_s(s).with_last(state_row(s.m, state.precision)) && state.z.shape() == shape_of_z(s);
   check(state.s && state.z ? fits : !state.s && !state.z, op, ": the state, S ", state.s.shape(), " and Z ",
         state.z.shape(), ", does not match q ", q.shape(), " and v ", v.shape());
   device_of(op, q, state.s, state.z);
 }
 
 }  // namespace
+
+AttentionState zero_state(const Shape& of_s, Precision precision, Device device) {
+  check(precision == Precision::f32 || precision == Precision::bf16, "zero_state: S is kept in f32 or bf16");
+  return {Tensor::full(of_s.with_last(state_row(of_s[-1], precision)), 0, device),
+          Tensor::full(of_s.without_last(), 0, device), precision};
+}
 
 Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask, FeatureMap map) {
   const AttentionSizes s = check_attention("linear_attention", q, k, v, mask);
@@ -68,6 +75,7 @@ Tensor linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
 LinearAttentionResult linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionState& initial,
                                        FeatureMap map) {
   const AttentionSizes s = check_attention("linear_attention", q, k, v, {});
+  check(initial.precision == Precision::f32, "linear_attention: a state in bf16 is for linear_attention_step");
   check_state("linear_attention", initial, s, q, v);
   const Device device = q.device();
   const Tensor s0 = initial.s, z0 = initial.z;
@@ -96,10 +104,10 @@ LinearAttentionResult linear_attention(const Tensor& q, const Tensor& k, const T
 Tensor linear_attention_step(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state, FeatureMap map) {
   const AttentionSizes s = check_attention_step("linear_attention_step", q, k, v);
   check_state("linear_attention_step", state, s, q, v);
-  if (!state.s) state = {Tensor::full(shape_of_s(s), 0, q.device()), Tensor::full(shape_of_z(s), 0, q.device())};
+  if (!state.s) state = zero_state(shape_of_s(s), state.precision, q.device());
   Tensor y(v.shape(), v.device());
-  DISPATCH(q.device(),
-           linear_attention_step(y.data(), state.s.data(), state.z.data(), q.data(), k.data(), v.data(), s, map));
+  DISPATCH(q.device(), linear_attention_step(y.data(), state.s.data(), state.z.data(), q.data(), k.data(), v.data(), s,
+                                             map, state.precision));
   return y;
 }
 

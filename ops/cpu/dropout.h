@@ -66,7 +66,7 @@ struct DropoutFactors {
   explicit DropoutFactors(float p) : threshold(static_cast<int32_t>(p * 0x1p16f + 0.5f)), kept(1 / (1 - p)) {}
 
   RUNNEL_INLINE Lanes operator()(const uint16_t* numbers) const {
-    uint16_t __attribute__((vector_size(sizeof(Lanes) / 2))) x;
+    HalfLanes x;
     std::memcpy(&x, numbers, sizeof x);
     return __builtin_convertvector(x, IntLanes) >= threshold ? splat(kept) : Lanes{};
   }

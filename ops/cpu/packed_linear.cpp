@@ -131,22 +131,8 @@ void packed_product_of(int64_t rows, const Panel* panels, const Number* x, int64
 
 }  // namespace
 
-// To the nearest, ties to even.
 void cpu::round_to_bf16(uint16_t* to, const float* from, int64_t n) {
-  int64_t i = 0;
-#if defined(__AVX512BF16__)
-  for (; i + lanes <= n; i += lanes) {
-    const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(from + i));
-    std::memcpy(to + i, &rounded, sizeof rounded);
-  }
-#endif
-  // The upper half of the bits, rounded. An infinity stays one, NaN stays NaN.
-  for (; i < n; i += lanes) {
-    const BitLanes bits = std::bit_cast<BitLanes>(load(from + i, n - i));
-    const BitLanes rounded = bits + 0x7fff + (bits >> 16 & 1);
-    const BitLanes upper = ((bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : rounded) >> 16;
-    for (int64_t j = 0; j < std::min(lanes, n - i); ++j) to[i + j] = static_cast<uint16_t>(upper[j]);
-  }
+  for (int64_t i = 0; i < n; i += lanes) store(to + i, load(from + i, n - i), n - i);
 }
 
 namespace {

@@ -56,6 +56,25 @@ RUNNEL_INLINE inline void store(float* to, Lanes x, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = x[i];
 }
 
+// bfloat16 numbers are the upper halves of floats. Stored ones are rounded to the nearest, ties to even; an infinity
+// stays one, NaN stays NaN.
+using HalfLanes = uint16_t __attribute__((vector_size(sizeof(Lanes) / 2)));
+RUNNEL_INLINE inline Lanes load(const uint16_t* from, int64_t count = lanes) {
+  HalfLanes x{};
+  std::memcpy(&x, from, static_cast<size_t>(count < lanes ? count : lanes) * sizeof(uint16_t));
+  return std::bit_cast<Lanes>(__builtin_convertvector(x, BitLanes) << 16);
+}
+RUNNEL_INLINE inline void store(uint16_t* to, Lanes x, int64_t count = lanes) {
+#if defined(__AVX512BF16__)
+  const HalfLanes upper = std::bit_cast<HalfLanes>(_mm512_cvtneps_pbh(x));
+#else
+  const BitLanes bits = std::bit_cast<BitLanes>(x), rounded = bits + 0x7fff + (bits >> 16 & 1);
+  const BitLanes wide = ((bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : rounded) >> 16;
+  const HalfLanes upper = __builtin_convertvector(wide, HalfLanes);
+#endif
+  std::memcpy(to, &upper, static_cast<size_t>(count < lanes ? count : lanes) * sizeof(uint16_t));
+}
+
 RUNNEL_INLINE inline Lanes splat(float x) { return x - Lanes{}; }  // -0 stays -0
 RUNNEL_INLINE inline Lanes max(Lanes a, Lanes b) { return a > b ? a : b; }
 RUNNEL_INLINE inline Lanes min(Lanes a, Lanes b) { return a < b ? a : b; }
