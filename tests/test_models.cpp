@@ -175,13 +175,13 @@ TEST_CASE("decoder: a state in bf16 takes half the memory and goes on, copied or
   for (const std::string kind : {"linear", "performer"}) {
     CAPTURE(kind);
     const AutoregressiveTransformer model(with(kind), Key{1});
-    const std::unique_ptr<Decoder> exact = incremental_decoder(model, 2),
+    const std::unique_ptr<Decoder> plain = incremental_decoder(model, 2),
                                    rounded = incremental_decoder(model, 2, Precision::bf16);
-    CHECK_LT(rounded->sequence_bytes(), 0.7 * static_cast<double>(exact->sequence_bytes()));
+    CHECK_LT(rounded->sequence_bytes(), 0.7 * static_cast<double>(plain->sequence_bytes()));
     const Indices tokens = random_indices(Shape{2, 30}, 4, 7);
     std::vector<double> a, b;
     for (int64_t l = 0; l < 30; ++l) {
-      a = doubles(exact->step(column(tokens, l)));
+      a = doubles(plain->step(column(tokens, l)));
       b = doubles(rounded->step(column(tokens, l)));
     }
     CHECK(a != b);
