@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(step_threads, 3)
     linear_attention_step_kernel(float* y, Number* s, float* z, const float* q, const float* k, const float* v,
                                  int64_t heads, int64_t e, int64_t m, int64_t stride, Phi phi, int lanes) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / lanes, rows = 32 / lanes;
-  const int rows_of_s = static_cast<int>(e);
+  const int rows_of_s = static_cast<int>(e);  // row numbers of 64 bits would take so many registers that some spill
   for (int64_t head = first_element() / 32; head < heads; head += element_step() / 32) {
     float normaliser = 0;  // all lanes of a row add up the same
     float* const own_z = z + head * e;

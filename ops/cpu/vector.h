@@ -57,7 +57,7 @@ RUNNEL_INLINE inline void store(float* to, Lanes x, int64_t count) {
 }
 
 // bfloat16 numbers are the upper halves of floats. Stored ones are rounded to the nearest, ties to even; an infinity
-// stays one, NaN stays NaN.
+// stays one, NaN stays NaN. With AVX512_BF16's instruction, subnormal numbers become 0.
 using HalfLanes = uint16_t __attribute__((vector_size(sizeof(Lanes) / 2)));
 RUNNEL_INLINE inline Lanes load(const uint16_t* from, int64_t count = lanes) {
   HalfLanes x{};
