@@ -19,8 +19,9 @@ Precision the_precision = Precision::f32;
 constexpr std::array instruction_sets{InstructionSet::baseline, InstructionSet::avx2, InstructionSet::avx512,
                                       InstructionSet::avx512_bf16};
 
+// Whether this build has kernels for these instructions and the processor has the instructions.
 bool has(InstructionSet set) {
-#if defined(__x86_64__)
+#if RUNNEL_WITH_VARIANTS
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
@@ -34,8 +35,16 @@ bool has(InstructionSet set) {
     case InstructionSet::avx512_bf16:
       return avx512 && __builtin_cpu_supports("avx512bf16");
   }
-#endif
+  return false;
+#elif defined(__AVX512BF16__)  // one set of kernels, for what the compiler was told of
+  return set <= InstructionSet::avx512_bf16;
+#elif defined(__AVX512BW__)
+  return set <= InstructionSet::avx512;
+#elif defined(__AVX2__)
+  return set <= InstructionSet::avx2;
+#else
   return set == InstructionSet::baseline;
+#endif
 }
 
 InstructionSet choose_instruction_set() {
@@ -44,7 +53,8 @@ InstructionSet choose_instruction_set() {
   for (const InstructionSet set : instruction_sets) {
     if (has(set)) best = set;
     if (!wish || name(set) != std::string(wish)) continue;
-    check(has(set), "RUNNEL_INSTRUCTION_SET is ", wish, ", which this processor lacks; it has ", name(best));
+    check(has(set), "RUNNEL_INSTRUCTION_SET is ", wish,
+          ", which this processor, or this build of runnel, lacks; it has ", name(best));
     return set;
   }
   check(!wish, "RUNNEL_INSTRUCTION_SET is '", wish ? wish : "", "'; it can be baseline, avx2, avx512 or avx512_bf16");
@@ -67,7 +77,7 @@ bool has_bf16() { return instruction_set() == InstructionSet::avx512_bf16; }
 
 void set_precision(Precision precision, Device device) {
   check(precision != Precision::bf16 || device == Device::cuda || has_bf16(),
-        "this processor has no bfloat16 products (AVX512_BF16); compute in f32");
+        "this processor, or this build of runnel, has no bfloat16 products (AVX512_BF16); compute in f32");
   check(precision != Precision::int8 || device == Device::cpu, "weights of int8 are for the CPU");
   the_precision = precision;
 }

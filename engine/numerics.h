@@ -4,9 +4,9 @@
 
 namespace runnel {
 
-// The instructions that oneDNN uses and, in a build with RUNNEL_VARIANTS, the CPU's kernels: the largest set that the
-// processor has, or the one that RUNNEL_INSTRUCTION_SET in the environment names. Throws Error if that is none of
-// these, or the processor lacks it. The first call decides.
+// The instructions that the CPU's kernels use: the largest set that the processor has and this build has kernels for
+// (one set without RUNNEL_VARIANTS), or the one that RUNNEL_INSTRUCTION_SET in the environment names, which oneDNN then
+// keeps to as well. Throws Error if that is none of these, or is lacking. The first call decides.
 enum class InstructionSet { baseline, avx2, avx512, avx512_bf16 };
 InstructionSet instruction_set();
 const char* name(InstructionSet set);
@@ -15,7 +15,7 @@ const char* name(InstructionSet set);
 // mantissa instead of 23) exists on CUDA only: the CPU computes it as f32. int8 is for decoding on the CPU: products of
 // PackedLinear are of integers, its weights of 8 bits with a scale for each output, its inputs of 16 bits with one for
 // each row; all else is f32. Set it before the first product.
-// Throws Error if bf16 is asked for on the CPU and this processor has no instructions for it, or int8 on CUDA.
+// Throws Error if bf16 is asked for on the CPU and instruction_set() has no products of it, or int8 on CUDA.
 enum class Precision { f32, tf32, bf16, int8 };
 bool has_bf16();
 void set_precision(Precision precision, Device device = Device::cpu);

@@ -362,8 +362,8 @@ int Trainer::run() {
 }
 
 // The most bytes that tensors take during an update, on top of parameters and moments. Whole batches may not fit, but
-// small ones say what they take: where activations outweigh the gradients of the parameters, bytes are linear in what
-// is computed at a time.
+// two small ones say what they take: where activations outweigh the gradients of the parameters in both, bytes are
+// linear in what is computed at a time.
 double Trainer::update_bytes() {
   const double enough = 8 * 4 * static_cast<double>(element_count(parameters_));
   const auto peak = [&](int64_t part) {
@@ -374,7 +374,7 @@ double Trainer::update_bytes() {
   };
   int64_t part = 1;
   double bytes = peak(part), half = 0;
-  while (part < part_ && (part == 1 || bytes < enough)) {
+  while (part < part_ && half < enough) {
     half = bytes;
     part = std::min(2 * part, part_);
     bytes = peak(part);
