@@ -173,6 +173,18 @@ __device__ inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uin
 #endif
 }
 
+// Reads an operand a of mma_tf32 from shared memory: lane 4 g + t gets number t of the rows that lanes g, g + 8, g + 16
+// and g + 24 name. A row is four numbers, at a multiple of 16 bytes.
+__device__ inline void load_matrices(uint32_t (&x)[4], const float* row) {
+#ifdef __CUDACC__
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(row))));
+#else
+  simt::ldmatrix_x4(x, row);
+#endif
+}
+
 // Starts an asynchronous copy of 16 bytes from global to shared memory; readable after commit, wait and a barrier.
 __device__ inline void copy16_async(void* shared, const void* global) {
 #ifdef __CUDACC__

@@ -209,11 +209,12 @@ class Tf32 {
   }
   template <int row_b = right_row, int depth = tile, Right right = Right::rounded>
   __device__ void add(const float* a, const float* b) {
-    const float *rows = a + first_row() * left_row + lane() % 4, *columns = b + lane() % 4 * row_b + lane() / 4;
+    const float* const quarter_row = a + (first_row() - lane() / 4 + lane() % 16) * left_row + lane() / 16 * 4;
+    const float* const columns = b + lane() % 4 * row_b + lane() / 4;
 #pragma unroll
     for (int k = 0; k < depth; k += 8) {
-      const uint32_t x[4] = {__float_as_uint(rows[k]), __float_as_uint(rows[8 * left_row + k]),
-                             __float_as_uint(rows[k + 4]), __float_as_uint(rows[8 * left_row + k + 4])};
+      uint32_t x[4];
+      load_matrices(x, quarter_row + k);
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         const float first = columns[k * row_b + 8 * n], second = columns[(k + 4) * row_b + 8 * n];

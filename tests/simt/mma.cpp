@@ -1,5 +1,5 @@
-// mma.sync as a collective operation of a warp. The layouts are the PTX ISA's "Matrix Fragments for mma.m16n8k8" and
-// "m16n8k16": with g = lane / 4 and t = lane % 4, register i of a lane holds
+// mma.sync and ldmatrix as collective operations of a warp. The layouts are the PTX ISA's "Matrix Fragments for
+// mma.m16n8k8" and "m16n8k16": with g = lane / 4 and t = lane % 4, register i of a lane holds
 //   tf32  a: row g + 8 (i % 2), column t + 4 (i / 2)                b: row t + 4 i, column g
 //   bf16  a: row g + 8 (i % 2), columns 2t, 2t + 1 + 8 (i / 2)      b: rows 2t, 2t + 1 + 8 i, column g
 //   d: row g + 8 (i / 2), column 2t + i % 2
@@ -63,6 +63,13 @@ void mma(float (&d)[4], const uint32_t* a, const uint32_t* b, WarpFunction funct
   std::memcpy(d, out, sizeof out);
 }
 
+// Lane 8 i + r names row r of matrix i; lane 4 r + t reads number t of row r of each matrix.
+void give_rows(const Warp& warp, uint32_t) {
+  for (int lane = 0; lane < 32; ++lane)
+    for (int i = 0; i < 4; ++i)
+      static_cast<const uint32_t**>(warp.out[lane])[i] = static_cast<const uint32_t*>(warp.in[8 * i + lane / 4]);
+}
+
 }  // namespace
 
 void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Where where) {
@@ -71,6 +78,12 @@ void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)
 
 void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Where where) {
   mma(d, a, b, multiply_bf16, where);
+}
+
+void exchange_rows(const uint32_t* (&rows)[4], const void* row, Where where) {
+  if (reinterpret_cast<uintptr_t>(row) % 16) fail("ldmatrix: a row does not start at a multiple of 16 bytes");
+  if (!is_shared(row)) fail("ldmatrix: a row is not in shared memory");
+  warp_meeting(WarpOp::ldmatrix, 0xffffffffu, row, rows, give_rows, where);
 }
 
 }  // namespace simt

@@ -263,6 +263,31 @@ __global__ void mma_unrounded_kernel(const float* x, float* out) {
   out[threadIdx.x] = d[0];
 }
 
+__global__ void matrix_in_global_memory_kernel(const float* x, float* out) {
+  uint32_t left[4];
+  load_matrices(left, x + threadIdx.x % 16 * 4);  // bug: matrix_in_global_memory
+  out[threadIdx.x] = __uint_as_float(left[0]);
+}
+
+__global__ void misaligned_matrix_kernel(const float* x, float* out) {
+  Shared shared;
+  float* a = shared.take<float>(16 * 5);
+  for (unsigned i = threadIdx.x; i < 16 * 5; i += 32) a[i] = x[i];
+  __syncthreads();
+  uint32_t left[4];
+  load_matrices(left, a + threadIdx.x % 16 * 5);  // bug: misaligned_matrix
+  out[threadIdx.x] = __uint_as_float(left[0]);
+}
+
+__global__ void matrix_without_barrier_kernel(const float* x, float* out) {
+  Shared shared;
+  float* a = shared.take<float>(32 * 4);
+  for (unsigned i = 0; i < 4; ++i) a[threadIdx.x * 4 + i] = x[threadIdx.x * 4 + i];
+  uint32_t left[4];  // bug: matrix_without_barrier
+  load_matrices(left, a + threadIdx.x * 4);
+  out[threadIdx.x] = __uint_as_float(left[0]);
+}
+
 // --- cuBLAS ---
 
 struct Workspace {
@@ -344,8 +369,8 @@ __global__ void mma_kernel(const float* x, float* out) {
   copy_async_wait<1>();
   copy_async_wait<0>();
   __syncthreads();
-  const uint32_t left[4] = {to_tf32(a[g * 8 + t]), to_tf32(a[(g + 8) * 8 + t]), to_tf32(a[g * 8 + t + 4]),
-                            to_tf32(a[(g + 8) * 8 + t + 4])};
+  uint32_t left[4];
+  load_matrices(left, a + threadIdx.x % 16 * 8 + threadIdx.x / 16 * 4);
   const auto diagonal = [](unsigned row, unsigned column) {
     return to_tf32(row != column ? 0.0f : row % 2 ? 2.0f : 1.0f);
   };
@@ -510,6 +535,12 @@ const std::vector<Plant> plants = {
      [](int i) { return std::log1p(static_cast<float>(i)); }},
     {"inlined_twice", [](const Buffers& b) { launch("", inlined_twice_kernel, block(32), b.out); }, zero},
     {"called_twice", [](const Buffers& b) { launch("", called_twice_kernel, block(32), b.out); }, zero},
+    {"matrix_in_global_memory",
+     [](const Buffers& b) { launch("", matrix_in_global_memory_kernel, block(32), b.x, b.out); }, zero},
+    {"misaligned_matrix",
+     [](const Buffers& b) { launch("", misaligned_matrix_kernel, block(32, floats(80)), b.x, b.out); }, zero},
+    {"matrix_without_barrier",
+     [](const Buffers& b) { launch("", matrix_without_barrier_kernel, block(32, floats(128)), b.x, b.out); }, zero},
     {"mma_unrounded", [](const Buffers& b) { launch("", mma_unrounded_kernel, block(32), b.x, b.out); }, zero},
     {"order_of_k", run_order_of_k, [](int i) { return i == 0 ? 1.0f : 0; }},
     {"workspace_in_use", run_workspace_in_use, zero},

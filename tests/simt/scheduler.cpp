@@ -618,6 +618,11 @@ void* shared_take(size_t bytes, size_t alignment) {
   return arrays[i].begin;
 }
 
+bool is_shared(const void* address) {
+  const char* const byte = static_cast<const char*>(address);
+  return byte >= shared_memory && byte < shared_memory + shared_used;
+}
+
 // The bytes move at the wait; until then the destination is undefined and, for AddressSanitizer, not to be touched. The
 // copy made here is for the sanitizers, which then see both ends of it used by this thread at this line.
 void copy_async(void* shared, const void* global, int bytes) {

@@ -25,6 +25,8 @@ struct Symbol {  // function, file and line of an instruction, as well as this b
   explicit Symbol(const void* address);
 };
 
+bool is_shared(const void* address);  // of the running block
+
 // Prints the sentence, the kernel, block and thread if one is running, and the stack if a sanitizer knows it; aborts.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 

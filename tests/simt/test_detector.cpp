@@ -118,6 +118,11 @@ TEST_CASE("detector: an asynchronous copy read by other threads without a barrie
   check_reported_with_line("copy_without_barrier", "data race");
 }
 
+TEST_CASE("detector: ldmatrix reads what other threads wrote without a barrier") {
+  if (skipped_but_for_thread()) return;
+  check_reported_with_line("matrix_without_barrier", "data race");
+}
+
 TEST_CASE("detector: a barrier that only some threads reach") {
   check_reported_with_line("divergent_barrier", "return");
 }
@@ -208,6 +213,11 @@ TEST_CASE("detector: lanes that meet in one helper, called in two branches") {
 
 TEST_CASE("detector: an operand of a TF32 product that is not rounded") {
   check_reported("mma_unrounded", "is not rounded to TF32");
+}
+
+TEST_CASE("detector: rows of an operand that ldmatrix cannot read") {
+  check_reported("matrix_in_global_memory", "ldmatrix: a row is not in shared memory");
+  check_reported("misaligned_matrix", "ldmatrix: a row does not start at a multiple of 16 bytes");
 }
 
 // --- what is right on some devices only, or in one order of sums ---

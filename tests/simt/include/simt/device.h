@@ -55,7 +55,7 @@ struct Warp {
   const void* in[32];
   void* out[32];
 };
-enum class WarpOp { sync, shuffle, ballot, mma };
+enum class WarpOp { sync, shuffle, ballot, mma, ldmatrix };
 using WarpFunction = void (*)(const Warp& warp, uint32_t mask);
 SIMT_CONVERGENT void warp_meeting(WarpOp op, uint32_t mask, const void* in, void* out, WarpFunction function,
                                   Where where);
@@ -93,6 +93,13 @@ SIMT_CONVERGENT void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], con
                                       Where where = Where::current());
 SIMT_CONVERGENT void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                                        Where where = Where::current());
+
+SIMT_CONVERGENT void exchange_rows(const uint32_t* (&rows)[4], const void* row, Where where);
+SIMT_INLINE void ldmatrix_x4(uint32_t (&x)[4], const void* row, Where where = Where::current()) {
+  const uint32_t* rows[4];
+  exchange_rows(rows, row, where);
+  for (int i = 0; i < 4; ++i) x[i] = rows[i][lane() % 4];  // here, where sanitizers see that the kernel reads
+}
 
 // --- launches (runtime.cpp) ---
 
