@@ -283,8 +283,8 @@ __global__ void matrix_without_barrier_kernel(const float* x, float* out) {
   Shared shared;
   float* a = shared.take<float>(32 * 4);
   for (unsigned i = 0; i < 4; ++i) a[threadIdx.x * 4 + i] = x[threadIdx.x * 4 + i];
-  uint32_t left[4];  // bug: matrix_without_barrier
-  load_matrices(left, a + threadIdx.x * 4);
+  uint32_t left[4];
+  load_matrices(left, a + threadIdx.x * 4);  // bug: matrix_without_barrier
   out[threadIdx.x] = __uint_as_float(left[0]);
 }
 
