@@ -9,13 +9,12 @@ namespace {
 // S = sum b_j c_j^T and Z = sum b_j over each segment; if weighted, c_j / n_j and d_j b_j.
 // Launch: x: heads times segments, y, z: tiles of S; `loaders` threads.
 // Owns:   the block a tile of S, and the first of a row of tiles their part of Z; a team half of the positions.
-// Shared: b^T, c and d of one chunk.
+// Shared: b and c of one chunk; then the sums.
 template <class Tile, bool weighted>
 __global__ void __launch_bounds__(loaders, 4) linear_attention_sum_kernel(Scan scan) {
   Shared shared;
-  float* const bt = shared.take<float>(tile * left_row);
+  float* const b = shared.take<float>(tile * right_row);
   float* const c = shared.take<float>(tile * right_row);
-  float* const ds = shared.take<float>(tile);
 
   const int64_t head = blockIdx.x / scan.cut.segments, begin = blockIdx.x % scan.cut.segments * scan.cut.segment;
   const int64_t end = min(begin + scan.cut.segment, scan.cut.length);
@@ -27,7 +26,6 @@ __global__ void __launch_bounds__(loaders, 4) linear_attention_sum_kernel(Scan s
 
   const int thread = static_cast<int>(threadIdx.x);
   const int half = thread / team * (tile / 2);
-  const int row0 = thread / 8, column = thread % 8 * 4;  // for Z: rows row0 and row0 + 16, eight lanes to a row
 
   Fetched next_b, next_c;
   float next_inverse = 1, next_d = 1;
@@ -43,20 +41,24 @@ __global__ void __launch_bounds__(loaders, 4) linear_attention_sum_kernel(Scan s
 
   Tile sum;
   sum.clear();
-  float z[2] = {0, 0};
+  Piece<4> z[2] = {};  // of the columns of b that this thread fetches, over its rows
   if (begin < end) fetch(begin);
   for (int64_t first = begin; first < end; first += tile) {
-    next_b.store_transposed<left_row>(bt, Stored<Tile, As::features>{next_inverse, scan.phi});
-    next_c.store<right_row>(c, Stored < Tile, weighted ? As::divided : As::is > {next_inverse, scan.phi});
-    if (thread % 4 == 0) ds[Fetched::row()] = next_d;
+    const bool exists = first + Fetched::row() < key_end;
+    next_b.template store<right_row>(
+        b, Stored<Tile, As::features>{next_inverse, scan.phi, exists ? scan.b.width - first_row : 0},
+        [&](int half, const Piece<4>& numbers) {
+          for (int i = 0; i < 4; ++i) z[half].at[i] += next_d * numbers.at[i];
+        });
+    next_c.store<right_row>(c, Stored < Tile, weighted ? As::divided : As::is > {next_inverse, scan.phi, tile});
     __syncthreads();
     if (first + tile < end) fetch(first + tile);
-    sum.template add<right_row, tile / 2>(bt + half, c + half * right_row);
-    for (int i = 0; i < 2; ++i) z[i] += dot(load<4>(bt + (row0 + 16 * i) * left_row + column), load<4>(ds + column));
+    sum.template add<Operand::transposed, Operand::rows, tile / 2, right_row>(b, c, half);
     __syncthreads();
   }
 
   if (thread >= team) sum.template store<right_row>(c);
+  for (int half = 0; half < 2; ++half) cuda::store(b + Fetched::row() * right_row + Fetched::part(half), z[half]);
   __syncthreads();
   if (thread < team) {
     sum.each([&](int i, int j, float& x) { x += c[i * right_row + j]; });
@@ -69,10 +71,10 @@ __global__ void __launch_bounds__(loaders, 4) linear_attention_sum_kernel(Scan s
     const int row = first_row + i / tile, at = first_column + i % tile;
     if (row < states.e && at < states.m) state[row * states.m + at] = c[i / tile * right_row + i % tile];
   }
-  for (int i = 0; i < 2; ++i) {
-    const float total = row_sum(z[i]);
-    const int row = first_row + row0 + 16 * i;
-    if (blockIdx.z == 0 && column == 0 && row < states.e) state[states.e * states.m + row] = total;
+  if (blockIdx.z == 0 && thread < tile && first_row + thread < states.e) {
+    float total = 0;
+    for (int row = 0; row < tile; ++row) total += b[row * right_row + thread];
+    state[states.e * states.m + first_row + thread] = total;
   }
 }
 
@@ -89,7 +91,7 @@ __global__ void linear_attention_total_kernel(float* s, float* z, States states,
 }  // namespace
 
 void sum_segments(const Scan& scan, bool weighted, const Segments& segments) {
-  const size_t shared = SharedBytes().add<float>(tile * left_row).add<float>(tile * right_row).add<float>(tile).bytes();
+  const size_t shared = SharedBytes().add<float>(tile * right_row).add<float>(tile * right_row).bytes();
   const bool exact = precision() == Precision::f32;
   launch("linear_attention",
          weighted ? (exact ? linear_attention_sum_kernel<Float32, true> : linear_attention_sum_kernel<Tf32, true>)

@@ -106,6 +106,7 @@ struct Stored {
   static constexpr bool of_zero_is_zero = as != As::features;
   float inverse;  // 1 / n of its position
   Phi phi;
+  int width;  // see Fetched::store
   __device__ float operator()(float x) const {
     return Tile::rounded(as == As::features ? phi(x) : as == As::divided ? x * inverse : x);
   }

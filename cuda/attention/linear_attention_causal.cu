@@ -37,7 +37,7 @@ __device__ inline void leave_normaliser(const Scan& scan, int position, float in
 }
 
 // One tile of 32 columns of a result, in one segment. narrow: E, M <= 32; then a has one slice.
-template <class Tile, LinearResult result, bool narrow = result == LinearResult::dq_and_normaliser>
+template <class Tile, LinearResult result, bool narrow>
 __device__ void scan_segment(Scan scan, int tile_of_result) {
   constexpr Roles role = roles(result);
   constexpr bool normalised = role.normalised, biased = role.bias != Bias::none,
@@ -47,7 +47,7 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
 
   Shared shared;
   float* const a = shared.take<float>(tile * left_row);
-  float* const bt = shared.take<float>(tile * left_row);
+  float* const b = shared.take<float>(tile * left_row);
   float* const weights = shared.take<float>(tile * left_row);
   float* const c = shared.take<float>(tile * right_row);
   float* const s = shared.take<float>(static_cast<unsigned>(slices * tile * right_row));
@@ -109,10 +109,16 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
       float* const s_slice = s + slice * tile * right_row;
       float* const z_slice = z + slice * tile;
 
-      next_a.store<left_row>(a, Stored<Tile, role.a>{next_inverse, scan.phi});
-      next_b.store_transposed<left_row>(bt, Stored<Tile, role.b>{next_inverse, scan.phi});
+      const bool exists = first + Fetched::row() < end, is_key = first + Fetched::row() < key_end;
+      const int column_of_slice = slice * tile;
+      next_a.store<left_row>(a,
+                             Stored<Tile, role.a>{next_inverse, scan.phi, exists ? scan.a.width - column_of_slice : 0});
+      next_b.store<left_row>(b,
+                             Stored<Tile, role.b>{next_inverse, scan.phi, is_key ? scan.b.width - column_of_slice : 0});
       if (slice == 0) {
-        if constexpr (has_columns) next_c.store<right_row>(c, Stored<Tile, role.c>{next_inverse, scan.phi});
+        if constexpr (has_columns)
+          next_c.store<right_row>(
+              c, Stored<Tile, role.c>{next_inverse, scan.phi, is_key ? scan.c.width - first_column : 0});
         if (biased && thread % 4 == 0) ds[Fetched::row()] = next_d;
       }
       __syncthreads();
@@ -124,7 +130,7 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
 
       if (first_team) {
         if (slice == 0) sum.clear();
-        sum.template add<left_row>(a, bt);
+        sum.template add<Operand::rows, Operand::transposed>(a, b);
         if (last) {
           sum.each([&](int i, int j, float& weight) {
             if constexpr (biased) weight += ds[role.bias == Bias::row ? i : j];
@@ -145,7 +151,7 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
         }
         if (biased && last)
           sum.each([&](int i, int j, float& number) { number += role.bias == Bias::row ? ds[i] * z[j] : z[j]; });
-        if constexpr (has_columns) sum.template add<right_row, tile, Right::exact>(a, s_slice);
+        if constexpr (has_columns) sum.template add<Operand::rows, Operand::exact>(a, s_slice);
         if constexpr (normalised)
           for (int i = 0; i < 4; ++i)
             n[i] += dot(load<4>(a + (row0 + 4 * i) * left_row + column), load<4>(z_slice + column));
@@ -156,18 +162,19 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
         if constexpr (has_columns) {
           Tile state;
           state.template load<right_row>(s_slice);
-          state.template add<right_row>(bt, c);
+          state.template add<Operand::transposed, Operand::rows>(b, c);
           state.template store<right_row>(s_slice);
         }
-        if constexpr (normalised)
-          for (int i = 0; i < 4; ++i) {
-            const float total = row_sum(sum_of(load<4>(bt + (row0 + 4 * i) * left_row + column)));
-            if (column == 0) z_slice[row0 + 4 * i] += total;
-          }
-        if (biased && last && thread < 32) {
+        if ((normalised || (biased && last)) && thread < 32) {
           float total = 0;
-          for (int j = 0; j < tile; ++j) total += (role.bias == Bias::column ? ds[j] : 1) * c[j * right_row + lane];
-          z[lane] += total;
+#pragma unroll 8
+          for (int j = 0; j < tile; ++j) {
+            if constexpr (normalised)
+              total += b[j * left_row + lane];
+            else
+              total += (role.bias == Bias::column ? ds[j] : 1) * c[j * right_row + lane];
+          }
+          (normalised ? z_slice : z)[lane] += total;
         }
       } else if (last) {
         const auto x_of = [&](int i) {  // columns of row row0 + 4 i
@@ -185,20 +192,20 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
           }
         if constexpr (normalised || with_normaliser)
           for (int i = 0; i < 4; ++i) {
-            const int row = (row0 + 4 * i) * left_row + column;
+            const int at = (row0 + 4 * i) * left_row + column;
             if constexpr (normalised) {
-              n[i] += sum_of(load<4>(weights + row));
+              n[i] += sum_of(load<4>(weights + at));
             } else {
-              const Piece<4> x = x_of(i);
-              for (int j = 0; j < 4; ++j) n[i] += scan.phi(x.at[j]) * running_z[row + j];  // 0 past the width
+              const Piece<4> x = x_of(i), z_i = load<4>(running_z + at);
+              for (int j = 0; j < 4; ++j) n[i] += scan.phi(x.at[j]) * z_i.at[j];  // 0 past the width
             }
-            n[i] = 1 / (row_sum(n[i]) + normaliser_eps);
+            n[i] = __fdividef(1, row_sum(n[i]) + normaliser_eps);  // 1 / x would branch for subnormal numbers
           }
         [[maybe_unused]] Piece<4> x[4];  // loaded before they are needed
         if constexpr (has_columns) {
           if constexpr (has_slope)
             for (int i = 0; i < 4; ++i) x[i] = x_of(i);
-          sum.template add<right_row>(weights, c);
+          sum.template add<Operand::rows, Operand::rows>(weights, c);
           __syncwarp();
           sum.template store<left_row>(weights);  // this warp alone has read these rows
           __syncwarp();
@@ -208,10 +215,10 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
           const int position = first + row;
           if (position >= end) continue;
           if constexpr (has_columns) {
-            Piece<4> out = load<4>(weights + row * left_row + column);
+            Piece<4> out = load<4>(weights + row * left_row + column), z_i{};
+            if constexpr (with_normaliser) z_i = load<4>(running_z + row * left_row + column);
             for (int j = 0; j < 4; ++j) {
-              if constexpr (with_normaliser)
-                out.at[j] = (out.at[j] + n_d[i] * running_z[row * left_row + column + j]) * n[i];
+              if constexpr (with_normaliser) out.at[j] = (out.at[j] + n_d[i] * z_i.at[j]) * n[i];
               if constexpr (has_slope) out.at[j] *= scan.phi.slope(x[i].at[j]);
               if constexpr (normalised) out.at[j] *= n[i];
             }
@@ -226,18 +233,18 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
 
 // Of the kernel below on a multiprocessor: with one more, registers would be spilled for some architecture.
 template <class Tile>
-constexpr int most_blocks(LinearResult result) {
-  if (result == LinearResult::dq_and_normaliser) return std::is_same<Tile, Float32>::value ? 3 : 4;
-  return result == LinearResult::dq || result == LinearResult::dk ? 3 : 4;
+constexpr int most_blocks(LinearResult result, bool narrow) {
+  return narrow && (std::is_same<Tile, Tf32>::value || result == LinearResult::y) ? 4 : 3;
 }
 
 // Launch: x: heads times segments, y: tiles of 32 columns of the result; `loaders` threads.
 // Owns:   the block 32 columns of the result in one segment; of a chunk of it, a warp of the second team 16 rows.
-// Shared: a, b^T, c and the weights mask(a b^T + t u^T) of one chunk; S and Z; d; for dq_and_normaliser, Z_i of each
+// Shared: a, b, c and the weights mask(a b^T + t u^T) of one chunk; S and Z; d; for dq_and_normaliser, Z_i of each
 // row.
-template <class Tile, LinearResult result>
-__global__ void __launch_bounds__(loaders, most_blocks<Tile>(result)) causal_linear_attention_kernel(Scan scan) {
-  scan_segment<Tile, result>(scan, static_cast<int>(blockIdx.y));
+template <class Tile, LinearResult result, bool narrow>
+__global__ void __launch_bounds__(loaders, most_blocks<Tile>(result, narrow))
+    causal_linear_attention_kernel(Scan scan) {
+  scan_segment<Tile, result, narrow>(scan, narrow ? 0 : static_cast<int>(blockIdx.y));
 }
 
 // dv and dk of E, M <= 32.
@@ -265,12 +272,14 @@ size_t shared_bytes(int64_t width_of_a, bool with_normaliser) {
       .bytes();
 }
 
-template <LinearResult result>
+bool is_narrow(const AttentionSizes& s) { return s.e <= tile && s.m <= tile; }
+
+template <LinearResult result, bool narrow>
 void launch_scan(const Scan& scan, const Segments& segments) {
   const unsigned columns = result == LinearResult::normaliser ? 1 : tiles(scan.c.width);
   launch("causal_linear_attention",
-         precision() == Precision::f32 ? causal_linear_attention_kernel<Float32, result>
-                                       : causal_linear_attention_kernel<Tf32, result>,
+         precision() == Precision::f32 ? causal_linear_attention_kernel<Float32, result, narrow>
+                                       : causal_linear_attention_kernel<Tf32, result, narrow>,
          Grid{dim3(segments.blocks(), columns), dim3(loaders),
               shared_bytes(scan.a.width, result == LinearResult::dq_and_normaliser)},
          scan);
@@ -296,7 +305,8 @@ void causal_linear_attention_forward(float* y, float* s1, float* z1, const float
   scan.phi = {map};
   scan.lengths = lengths;
   if (is_summed) sum_segments(scan, false, segments);
-  launch_scan<LinearResult::y>(scan, segments);
+  is_narrow(s) ? launch_scan<LinearResult::y, true>(scan, segments)
+               : launch_scan<LinearResult::y, false>(scan, segments);
   if (s1) add_segments(s1, z1, scan.states, segments);
 }
 
@@ -306,7 +316,7 @@ void causal_linear_attention_backward(float* dq, float* dk, float* dv, float* ds
                                       const int32_t* lengths, AttentionSizes s, FeatureMap map) {
   if (s.sequences() == 0) return;
   const Segments from_left(s.sequences(), s.length, s.heads, tiles(s.e));
-  const bool narrow = s.e <= tile && s.m <= tile;
+  const bool narrow = is_narrow(s);
   const Segments from_right(s.sequences(), s.length, s.heads, narrow ? 2 : tiles(s.e));
   const bool sum_left = from_left.cut().segments > 1, sum_right = from_right.cut().segments > 1 || ds0;
   const Temporary<float> sums(sum_left || sum_right ? from_left.most_states(s.e, s.m) : 0);
@@ -334,11 +344,11 @@ void causal_linear_attention_backward(float* dq, float* dk, float* dv, float* ds
   }
   if (!narrow) {
     scan.a = rows(q, s.e), scan.b = rows(k, s.e);
-    launch_scan<LinearResult::normaliser>(scan, from_left);
+    launch_scan<LinearResult::normaliser, false>(scan, from_left);
   }
   scan.a = rows(dy, s.m), scan.b = rows(v, s.m), scan.c = rows(k, s.e), scan.out = rows(dq, s.e), scan.x = rows(q, s.e);
-  narrow ? launch_scan<LinearResult::dq_and_normaliser>(scan, from_left)
-         : launch_scan<LinearResult::dq>(scan, from_left);
+  narrow ? launch_scan<LinearResult::dq_and_normaliser, true>(scan, from_left)
+         : launch_scan<LinearResult::dq, false>(scan, from_left);
 
   reversed = true;
   scan.cut = from_right.cut();
@@ -358,8 +368,8 @@ void causal_linear_attention_backward(float* dq, float* dk, float* dv, float* ds
                                          : causal_linear_attention_backward_kernel<Tf32>,
            Grid{dim3(from_right.blocks(), 2), dim3(loaders), shared_bytes(tile, false)}, to_dv, scan);
   } else {
-    launch_scan<LinearResult::dv>(to_dv, from_right);
-    launch_scan<LinearResult::dk>(scan, from_right);
+    launch_scan<LinearResult::dv, false>(to_dv, from_right);
+    launch_scan<LinearResult::dk, false>(scan, from_right);
   }
   if (ds0) add_segments(ds0, dz0, scan.states, from_right);
   clear_padding(dk, lengths, s.batch, s.length, s.heads * s.e);

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(loaders, 4) full_linear_attention_kernel(Scan 
     Fetched next;
     next.fetch(scan.a, first, length, slice);
     __syncthreads();  // the last slice has been read
-    next.store<left_row>(as, Stored<Float32, role.a>{inverse, scan.phi});
+    next.store<left_row>(as, Stored<Float32, role.a>{inverse, scan.phi, position < length ? scan.a.width - slice : 0});
     for (int i = thread; i < tile * tile; i += loaders) {
       const int at_row = slice + i / tile, at = first_column + i % tile;
       ss[i / tile * right_row + i % tile] =
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(loaders, 4) full_linear_attention_kernel(Scan 
       zs[thread] = at < e ? z[at] : 0;
     }
     __syncthreads();
-    sum.add<right_row, tile / 2>(as + half, ss + half * right_row);
+    sum.add<Operand::rows, Operand::rows, tile / 2>(as, ss, half);
     if constexpr (role.normalised)
       for (int i = part; i < part + 8; i += 4) n += dot(load<4>(as + row * left_row + i), load<4>(zs + i));
   }

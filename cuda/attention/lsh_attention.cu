@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(loaders, rows_are_keys(result) ? 3 : 4) lsh_at
 
   const bool sees_nothing = online && block.sum.total == 0;
   if constexpr (online)
-    if (block.part() == 0 && blockIdx.y == 0 && position >= 0) {
+    if (block.lane() == 0 && blockIdx.y == 0 && position >= 0) {
       if (x.last_round) {
         x.l[at + position] = sees_nothing ? INFINITY : block.sum.largest + logf(block.sum.total);
       } else {

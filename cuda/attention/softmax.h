@@ -25,24 +25,20 @@ template <int lanes>
 struct RunningSum {
   float largest = -INFINITY, total = 0;
 
-  // Takes in the row's next scores, of which this lane has so many neighbours, and leaves in their place e^(x - m') for
-  // the new maximum m', times what `dropout` says of each, as operands of products. Returns e^(m - m'), which what was
-  // added up before is to be multiplied with.
-  template <class Tile, class Factor>
-  __device__ float take(float* scores, Factor dropout) {
-    constexpr int count = tile / lanes;
+  // Takes in the row's next scores, of which this lane has 4 count, and replaces them by e^(x - m') for the new maximum
+  // m'. Returns e^(m - m'), which what was added up before is to be multiplied with.
+  template <int count>
+  __device__ float take(Piece<4> (&scores)[count]) {
     float new_largest = largest;
-    for (int i = 0; i < count; ++i) new_largest = fmaxf(new_largest, scores[i]);
+    for (const Piece<4>& four : scores)
+      for (const float score : four.at) new_largest = fmaxf(new_largest, score);
     for (int distance = lanes / 2; distance > 0; distance /= 2)
       new_largest = fmaxf(new_largest, __shfl_xor_sync(all_lanes, new_largest, distance));
     const float base = new_largest == -INFINITY ? 0 : new_largest;  // as long as the row has seen no key
     const float factor = expf(largest - base);
     float sum = 0;
-    for (int i = 0; i < count; ++i) {
-      const float p = expf(scores[i] - base);
-      sum += p;
-      scores[i] = Tile::rounded(p * dropout(i));
-    }
+    for (Piece<4>& four : scores)
+      for (float& score : four.at) sum += score = expf(score - base);
     for (int distance = lanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(all_lanes, sum, distance);
     total = total * factor + sum;
     largest = new_largest;
@@ -97,8 +93,8 @@ class SoftmaxTiles {
       : x_(x),
         a_(shared.take<float>(static_cast<unsigned>(slices() * rows * left_row))),
         g_(shared.take<float>(static_cast<unsigned>(slices_g() * tile * left_row))),
-        bt_(shared.take<float>(tile * left_row)),
-        ht_(shared.take<float>(slopes ? tile * left_row : 0)),
+        b_(shared.take<float>(tile * left_row)),
+        h_(shared.take<float>(slopes ? tile * left_row : 0)),
         c_(shared.take<float>(tile * right_row)),
         weights_(shared.take<float>(rows * left_row)),
         factors_(shared.take<float>(rows)),
@@ -107,10 +103,12 @@ class SoftmaxTiles {
     out_.clear();
   }
 
-  // The row of the block of which this thread works on columns [part(), part() + columns).
+  // The row of the block of which this thread works on `columns` columns, four at a time: columns [four(i), four(i) +
+  // 4) for i < columns / 4.
   static constexpr int lanes = loaders / rows, columns = tile / lanes;
   __device__ static int row() { return static_cast<int>(threadIdx.x) / lanes; }
-  __device__ static int part() { return static_cast<int>(threadIdx.x) % lanes * columns; }
+  __device__ static int four(int i) { return (i * lanes + lane()) * 4; }
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % lanes; }  // of those that share a row
   __device__ static int first_column() { return static_cast<int>(blockIdx.y) * tile; }
 
   // Brings a (times `factor(position)`) and g of the block's rows, which lie at position_of(row) (-1: none).
@@ -144,8 +142,8 @@ class SoftmaxTiles {
     const int count = max(slices(), slices_g());
     for (int slice = 0; slice < count; ++slice) {
       __syncthreads();  // the last ones have been read
-      if (slice < slices()) next_b_.store_transposed<left_row>(bt_, Multiplied<Tile>{factor});
-      if (slice < slices_g()) next_h_.store_transposed<left_row>(ht_, Multiplied<Tile>{});
+      if (slice < slices()) next_b_.store<left_row>(b_, Multiplied<Tile>{factor});
+      if (slice < slices_g()) next_h_.store<left_row>(h_, Multiplied<Tile>{});
       if (slice == 0) {
         next_c_.store<right_row>(c_, Multiplied<Tile>{result == SoftmaxResult::dq ? factor : 1});
         prepare();
@@ -153,9 +151,9 @@ class SoftmaxTiles {
       __syncthreads();
       slice + 1 < count ? fetch(position, slice + 1) : fetch(next_position, 0);
       if (has_weights() && slice < slices())
-        products.template add<left_row>(a_ + (slice * rows + team_row()) * left_row, bt_);
+        products.template add<Operand::rows, Operand::transposed>(a_ + (slice * rows + team_row()) * left_row, b_);
       else if (!has_weights() && slice < slices_g())
-        products.template add<left_row>(g_ + slice * tile * left_row, ht_);
+        products.template add<Operand::rows, Operand::transposed>(g_ + slice * tile * left_row, h_);
     }
     if (has_weights()) {
       products.each([&](int row_of_team, int o, float& product) {
@@ -172,9 +170,17 @@ class SoftmaxTiles {
     __syncthreads();
 
     if constexpr (online) {
-      const float rescale = sum.template take<Tile>(weights_ + row() * left_row + part(),
-                                                    [&](int i) { return dropout(row(), part() + i); });
-      if (part() == 0) factors_[row()] = rescale;
+      Piece<4> own[columns / 4];
+#pragma unroll
+      for (int i = 0; i < columns / 4; ++i) own[i] = load<4>(weights_ + row() * left_row + four(i));
+      const float rescale = sum.take(own);
+#pragma unroll
+      for (int i = 0; i < columns / 4; ++i) {
+#pragma unroll
+        for (int o = 0; o < 4; ++o) own[i].at[o] = Tile::rounded(own[i].at[o] * dropout(row(), four(i) + o));
+        store(weights_ + row() * left_row + four(i), own[i]);
+      }
+      if (lane() == 0) factors_[row()] = rescale;
       __syncthreads();
     } else if constexpr (slopes) {
       if (!has_weights())
@@ -187,7 +193,7 @@ class SoftmaxTiles {
 
     if (has_weights()) {
       if constexpr (online) out_.each([&](int r, int, float& number) { number *= factors_[team_row() + r]; });
-      out_.template add<right_row>(weights_ + team_row() * left_row, c_);
+      out_.template add<Operand::rows, Operand::rows>(weights_ + team_row() * left_row, c_);
     }
   }
 
@@ -200,9 +206,9 @@ class SoftmaxTiles {
       out_.template store<left_row>(weights_ + team_row() * left_row);
     }
     __syncthreads();
-    for (int i = 0; i < columns; i += 4)
-      if (first_column() + part() + i < x_.out.width)
-        f(first_column() + part() + i, load<4>(weights_ + row() * left_row + part() + i));
+    for (int i = 0; i < columns / 4; ++i)
+      if (first_column() + four(i) < x_.out.width)
+        f(first_column() + four(i), load<4>(weights_ + row() * left_row + four(i)));
   }
 
  private:
@@ -219,7 +225,7 @@ class SoftmaxTiles {
     if (slice == 0) next_c_.fetch_row(x_.c, position, first_column());
   }
 
-  float *const a_, *const g_, *const bt_, *const ht_, *const c_, *const weights_;
+  float *const a_, *const g_, *const b_, *const h_, *const c_, *const weights_;
   float* const factors_;  // y: e^(m - m') of each row
   Fetched next_b_, next_h_, next_c_;
   Tile out_;

@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(loaders, most_blocks<Tile, result, dropped>())
   }
 
   if constexpr (online)
-    if (block.part() == 0 && blockIdx.y == 0 && position < length)
+    if (block.lane() == 0 && blockIdx.y == 0 && position < length)
       x.l[n * s.length + position] = block.sum.largest + logf(block.sum.total);
   block.each_four([&](int column, Piece<4> numbers) {
     if constexpr (online)

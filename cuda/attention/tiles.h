@@ -1,12 +1,14 @@
 // Tiles of 32 x 32 numbers: how they come out of global into shared memory, and their products, by teams of two warps.
 //
-// A product is d += a b with a stored row by row, d too, and b as well, so that one kind of product is all there is:
-// whoever needs a b^T or a^T b stores one of the operands transposed. It comes in two arithmetics behind one interface:
-// Float32, where each thread owns 4 x 4 numbers and multiplies and adds, and Tf32, where the tensor cores multiply
-// operands of 10 bits and add in float32. Operands are rounded when they are stored, once, and not when they are read.
+// A product is d += a b, where a and b are tiles or transposed tiles; all are stored row by row. It comes in two
+// arithmetics behind one interface: Float32, where each thread owns 4 x 4 numbers and multiplies and adds, and Tf32,
+// where the tensor cores multiply operands of 10 bits and add in float32. Operands are rounded when they are stored,
+// once, and not when they are read.
 //
-// The rows of a tile lie `left_row` or `right_row` numbers apart. The tensor cores take rows g < 8 and columns t < 4 of
-// a left operand, and rows t and columns g of a right one: 4 g + t and 8 t + g are all different banks.
+// Shared memory has 32 banks, and lanes that read different numbers of one bank wait for each other. The rows of a
+// right operand lie `right_row` numbers apart: the tensor cores take rows t < 4 and columns g < 8 of it, and 8 t + g
+// are all different banks. Those of other tiles lie `left_row` apart: ldmatrix takes four numbers of each of eight
+// rows.
 #pragma once
 #include "cuda/launch.h"
 #include "cuda/piece.h"
@@ -81,8 +83,11 @@ inline void clear_padding(float* x, const int32_t* lengths, int64_t batch, int64
   if (lengths) launch("clear_padding", clear_padding_kernel, over(n), x, lengths, length, row, n);
 }
 
-// What one of `loaders` threads holds of a tile on its way: columns [4 c, 4 c + 4) and [16 + 4 c, 16 + 4 c + 4) of row
-// r, where r = thread / 4 and c = thread % 4. Between fetch and store lies the work on the tile before.
+// What one of `loaders` threads holds of a tile on its way: 4 + 4 columns of a row. Between fetch and store lies the
+// work on the tile before.
+//
+// Four numbers are stored by eight lanes at once. They take the lower columns of row r and the upper ones of row r + 8,
+// and then the others, which are different banks for rows left_row or right_row apart.
 class Fetched {
  public:
   // Positions [first, first + 32) and columns [column, column + 32); positions from `end` on are zero.
@@ -95,54 +100,53 @@ class Fetched {
   __device__ void fetch_row(const HeadRows<const float>& rows, int64_t position, int column) {
     load(rows, position, position >= 0 ? rows.width - column : 0, column);
   }
-  // to[row,column] = map(x), or, transposed, to[column,row] = map(x); zero where there is nothing.
-  template <int stride, class Map>
-  __device__ void store(float* to, Map map) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) cuda::store(to + row() * stride + part(half), mapped(half, map));
-  }
-  template <int stride, class Map>
-  __device__ void store_transposed(float* to, Map map) const {
+  // to[row,column] = map(x); calls f(half, the four numbers stored). What does not exist was fetched as 0; if map(0) is
+  // not 0, map.width says how many columns of this row exist.
+  template <int stride, class Map, class F>
+  __device__ void store(float* to, Map map, F f) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const Piece<4> values = mapped(half, map);
+      Piece<4> values;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) to[(part(half) + i) * stride + row()] = values.at[i];
+      for (int i = 0; i < 4; ++i) {
+        values.at[i] = map(x_[half].at[i]);  // not under the condition: threads would diverge
+        if constexpr (!Map::of_zero_is_zero)
+          if (part(half) + i >= map.width) values.at[i] = 0;
+      }
+      cuda::store(to + row() * stride + part(half), values);
+      f(half, values);
     }
   }
-  __device__ static int row() { return static_cast<int>(threadIdx.x) / 4; }
+  template <int stride, class Map>
+  __device__ void store(float* to, Map map) const {
+    store<stride>(to, map, [](int, const Piece<4>&) {});
+  }
+  __device__ static int row() {
+    const int thread = static_cast<int>(threadIdx.x);
+    return thread / 32 * 8 + thread / 4 % 2 * 4 + thread / 8 % 4;
+  }
+  __device__ static int part(int half) { return 16 * half + 4 * (static_cast<int>(threadIdx.x) % 4); }
 
  private:
-  __device__ static int part(int half) { return 16 * half + 4 * (static_cast<int>(threadIdx.x) % 4); }
-  template <class Map>
-  __device__ Piece<4> mapped(int half, Map map) const {
-    Piece<4> values;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      values.at[i] = map(x_[half].at[i]);  // not under the condition: threads would diverge
-      if (!Map::of_zero_is_zero && part(half) + i >= width_) values.at[i] = 0;
-    }
-    return values;
-  }
   template <class Position>
   __device__ void load(const HeadRows<const float>& rows, Position position, int width, int column) {
-    width_ = width;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int at = part(half);
-      if (at < width_)
+      if (at < width)
         x_[half] = rows.load(position, column + at);
       else
         x_[half] = {};
     }
   }
   Piece<4> x_[2];
-  int width_;
 };
 
 // --- products --------------------------------------------------------------------------------------------------------
 
-enum class Right { rounded, exact };  // is the right operand as `rounded` leaves it, or still to be rounded?
+// How an operand is stored; `exact`, for right operands only: rows that are not rounded yet.
+enum class Operand { rows, transposed, exact };
+constexpr int row_of_right(Operand right) { return right == Operand::transposed ? left_row : right_row; }
 
 // 16 numbers of a 32 x 32 sum. Warp w of the team owns rows [16 w, 16 w + 16), whatever the arithmetic.
 class Float32 {
@@ -152,21 +156,31 @@ class Float32 {
   __device__ void clear() {
     for (float& x : sum_) x = 0;
   }
-  // += a[32,depth] b[depth,32]
-  template <int row_b = right_row, int depth = tile, Right = Right::rounded>
-  __device__ void add(const float* a, const float* b) {
-    const float *rows = a + first_row() * left_row, *columns = b + first_column();
-#pragma unroll 2
-    for (int k = 0; k < depth; k += 4) {
-      Piece<4> x[4], y[4];
+  // += a[32,depth] b[depth,32], of which a's columns and b's rows begin at `first`; a's rows lie row_a apart
+  template <Operand left, Operand right, int depth = tile, int row_a = left_row>
+  __device__ void add(const float* a, const float* b, int first = 0) {
+#pragma unroll 1
+    for (int k = first; k < first + depth; k += 4) {
+      constexpr int row_b = row_of_right(right);
+      Piece<4> x[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = cuda::load<4>(rows + i * left_row + k);
+      for (int i = 0; i < 4; ++i)
+        x[i] =
+            cuda::load<4>(a + (left == Operand::rows ? (first_row() + i) * row_a + k : (k + i) * row_a + first_row()));
+      const auto at = [&](int i, int s) { return left == Operand::rows ? x[i].at[s] : x[s].at[i]; };
 #pragma unroll
-      for (int i = 0; i < 4; ++i) y[i] = cuda::load<4>(columns + (k + i) * row_b);
+      for (int outer = 0; outer < 4; ++outer) {
+        const Piece<4> y = cuda::load<4>(b + (right == Operand::transposed ? (first_column() + outer) * row_b + k
+                                                                           : (k + outer) * row_b + first_column()));
 #pragma unroll
-      for (int s = 0; s < 4; ++s)
+        for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int i = 0; i < 16; ++i) sum_[i] += x[i / 4].at[s] * y[s].at[i % 4];
+          for (int inner = 0; inner < 4; ++inner)
+            if (right == Operand::transposed)
+              sum_[4 * i + outer] += at(i, inner) * y.at[inner];
+            else
+              sum_[4 * i + inner] += at(i, outer) * y.at[inner];
+      }
     }
   }
   // f(row, column, number)
@@ -207,22 +221,35 @@ class Tf32 {
     for (auto& d : sum_)
       for (float& x : d) x = 0;
   }
-  template <int row_b = right_row, int depth = tile, Right right = Right::rounded>
-  __device__ void add(const float* a, const float* b) {
-    const float* const quarter_row = a + (first_row() - lane() / 4 + lane() % 16) * left_row + lane() / 16 * 4;
-    const float* const columns = b + lane() % 4 * row_b + lane() / 4;
+  template <Operand left, Operand right, int depth = tile, int row_a = left_row>
+  __device__ void add(const float* a, const float* b, int first = 0) {
+    constexpr int row_b = row_of_right(right);
+    const int t = lane() % 4, g = lane() / 4;
+    const float* const left_rows = a + (warp_row() + lane() % 16) * row_a + lane() / 16 * 4 + first;
+    const float* const left_columns = a + (first + t) * row_a + warp_row() + g;
+    const float* const right_rows = b + (first + t) * row_b + g;
+    const float* const right_columns = b + (lane() / 16 * 8 + lane() % 8) * row_b + lane() / 8 % 2 * 4 + first;
 #pragma unroll
     for (int k = 0; k < depth; k += 8) {
-      uint32_t x[4];
-      load_matrices(x, quarter_row + k);
+      uint32_t x[4], y[2][4];
+      if constexpr (left == Operand::rows) {
+        load_matrices(x, left_rows + k);
+      } else {
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        const float first = columns[k * row_b + 8 * n], second = columns[(k + 4) * row_b + 8 * n];
-        const bool exact = right == Right::exact;
-        const uint32_t y[2] = {exact ? to_tf32(first) : __float_as_uint(first),
-                               exact ? to_tf32(second) : __float_as_uint(second)};
-        mma_tf32(sum_[n], x, y);
+        for (int i = 0; i < 4; ++i) x[i] = __float_as_uint(left_columns[(k + i / 2 * 4) * row_a + i % 2 * 8]);
       }
+      if constexpr (right == Operand::transposed) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) load_matrices(y[i], right_columns + 16 * i * row_b + k);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float number = right_rows[(k + i % 2 * 4) * row_b + i / 2 * 8];
+          y[i / 4][i % 4] = right == Operand::exact ? to_tf32(number) : __float_as_uint(number);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < 4; ++n) mma_tf32(sum_[n], x, {y[n / 2][n % 2 * 2], y[n / 2][n % 2 * 2 + 1]});
     }
   }
   template <class F>
@@ -230,7 +257,7 @@ class Tf32 {
 #pragma unroll
     for (int n = 0; n < 4; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) f(first_row() + 8 * (i / 2), 8 * n + 2 * (lane() % 4) + i % 2, sum_[n][i]);
+      for (int i = 0; i < 4; ++i) f(row(i / 2), column(n) + i % 2, sum_[n][i]);
   }
   template <int stride>
   __device__ void load(const float* from) {
@@ -238,7 +265,7 @@ class Tf32 {
     for (int n = 0; n < 4; ++n)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Piece<2> values = cuda::load<2>(from + pair<stride>(n, half));
+        const Piece<2> values = cuda::load<2>(from + row(half) * stride + column(n));
         sum_[n][2 * half] = values.at[0];
         sum_[n][2 * half + 1] = values.at[1];
       }
@@ -249,16 +276,14 @@ class Tf32 {
     for (int n = 0; n < 4; ++n)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        cuda::store(to + pair<stride>(n, half), Piece<2>{{sum_[n][2 * half], sum_[n][2 * half + 1]}});
+        cuda::store(to + row(half) * stride + column(n), Piece<2>{{sum_[n][2 * half], sum_[n][2 * half + 1]}});
   }
 
  private:
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
-  __device__ static int first_row() { return static_cast<int>(threadIdx.x) % team / 32 * 16 + lane() / 4; }
-  template <int stride>
-  __device__ static int pair(int n, int half) {
-    return (first_row() + 8 * half) * stride + 8 * n + 2 * (lane() % 4);
-  }
+  __device__ static int warp_row() { return static_cast<int>(threadIdx.x) % team / 32 * 16; }
+  __device__ static int row(int half) { return warp_row() + lane() / 4 + 8 * half; }
+  __device__ static int column(int n) { return 8 * n + 2 * (lane() % 4); }
 
   float sum_[4][4] = {};
 };
