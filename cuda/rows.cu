@@ -16,8 +16,8 @@ __global__ void put_row_kernel(int32_t* rows, const int32_t* row, const int32_t*
 }
 
 // Launch: one thread that counts, in a warp.
-__global__ void advance_kernel(int32_t* position) {
-  if (threadIdx.x == 0) ++position[0];
+__global__ void advance_kernel(int32_t* position, int64_t period) {
+  if (threadIdx.x == 0) position[0] = position[0] + 1 == period ? 0 : position[0] + 1;
 }
 
 }  // namespace
@@ -30,6 +30,8 @@ void put_row(int32_t* rows, const int32_t* row, const int32_t* index, int64_t n)
   launch("put_row", put_row_kernel, over(n), rows, row, index, n);
 }
 
-void advance(int32_t* position) { launch("advance", advance_kernel, Grid{dim3(1), dim3(32)}, position); }
+void advance(int32_t* position, int64_t period) {
+  launch("advance", advance_kernel, Grid{dim3(1), dim3(32)}, position, period);
+}
 
 }  // namespace runnel::cuda

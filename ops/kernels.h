@@ -143,8 +143,8 @@ KERNEL(fill(float* y, const float* s, int64_t n))
 KERNEL(gather_rows(float* y, const float* x, const int32_t* rows, int64_t count, int64_t n))
 // rows[index[0],:] = row [n]. Partial write: all other rows are preserved.
 KERNEL(put_row(int32_t* rows, const int32_t* row, const int32_t* index, int64_t n))
-// position[0] += 1
-KERNEL(advance(int32_t* position))
+// position[0] += 1; where that is `period`, 0
+KERNEL(advance(int32_t* position, int64_t period))
 
 // --- attention --------------------------------------------------------------------------------------------------
 
@@ -214,6 +214,20 @@ constexpr int64_t first_weight(const AttentionSizes& s, int64_t n, int64_t i) {
 // [B,H,S,M], where S is their capacity, and attends to all positions up to there. L = 1.
 KERNEL(softmax_attention_step(float* y, float* k_cache, float* v_cache, const float* q, const float* k, const float* v,
                               const int32_t* position, AttentionSizes sizes))
+
+// A BlockPattern (ops.h): query block r sees the key blocks keys[first_key[r]] .. keys[first_key[r + 1] - 1], and key
+// block c is seen by the query blocks queries[first_query[c]] .., all ascending.
+struct BlockLists {
+  int64_t query_block, key_block;  // positions in a block; the last ones may have fewer
+  const int32_t *first_key, *keys, *first_query, *queries;
+};
+// Softmax attention of each query to the keys of the listed blocks; y and l [B,H,L] as above, l infinity where a query
+// sees no key.
+KERNEL(block_sparse_attention_forward(float* y, float* l, const float* q, const float* k, const float* v,
+                                      BlockLists pattern, const int32_t* lengths, AttentionSizes sizes))
+KERNEL(block_sparse_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* l,
+                                       const float* q, const float* k, const float* v, BlockLists pattern,
+                                       const int32_t* lengths, AttentionSizes sizes))
 
 // Reformer's attention, see lsh_attention.cpp. S is L; E, M and chunk are at most 256. rotations[i] = key.normal(i)
 KERNEL(lsh_rotations(float* rotations, Key key, int64_t n))

@@ -88,7 +88,7 @@ Tensor gather_rows(const Tensor& x, const Indices& rows);  // [n,...] [count] ->
 // In place, without gradients: what sampling and optimizers need. Indices and positions may lie on the device, so that
 // a captured graph (engine/replay.h) can be replayed unchanged. On the CPU, throws if there is no such row.
 void put_row(Indices& rows, const Indices& row, const Indices& index);  // rows[index[0]] = row
-void advance(Indices& position);                                        // position[0] += 1
+void advance(Indices& position, int64_t period = 0);                    // position[0] += 1; where that is the period, 0
 
 // The squared norm of each gradient and, last, of all of them together: [count] tensors -> [count + 1]. An update with
 // squares whose last is not finite changes nothing.
@@ -169,6 +169,20 @@ struct KeyValueCache {
 // attends to all positions up to there. L = S = 1; on CUDA, M is at most 256. Has no gradient.
 Tensor softmax_attention_step(const Tensor& q, const Tensor& k, const Tensor& v, KeyValueCache& cache,
                               const Indices& position);
+
+// Which keys queries see in block_sparse_attention: those of query block r see all keys of the blocks seen[r], numbers
+// in ascending order. Positions [r n, (r + 1) n) are block r of blocks of n; the last block may be shorter.
+struct BlockPattern {
+  BlockPattern(int64_t query_block, int64_t key_block, const std::vector<std::vector<int32_t>>& seen,
+               int64_t key_blocks, Device device);
+  int64_t query_block, key_block;  // positions
+  Indices first_key, keys;         // seen[r] is keys[first_key[r]] .. keys[first_key[r + 1] - 1]
+  Indices first_query, queries;    // the same from the keys' side: the query blocks that see a key block
+};
+// Softmax attention of each query to the keys that the pattern and the mask let it see. Time and memory grow with the
+// pairs of blocks that are listed.
+Tensor block_sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v, const BlockPattern& pattern,
+                              const AttentionMask& mask = {});
 
 // Reformer's attention (Kitaev et al. 2020): in each of several rounds, positions are hashed into buckets by a random
 // rotation per head, sorted by bucket and cut into chunks; a query sees the keys of its bucket in its chunk and in the

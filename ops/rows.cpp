@@ -15,7 +15,7 @@ void cpu::put_row(int32_t* rows, const int32_t* row, const int32_t* index, int64
   std::memcpy(rows + index[0] * n, row, static_cast<size_t>(n) * sizeof(int32_t));
 }
 
-void cpu::advance(int32_t* position) { ++position[0]; }
+void cpu::advance(int32_t* position, int64_t period) { position[0] = position[0] + 1 == period ? 0 : position[0] + 1; }
 
 #if RUNNEL_ONCE
 
@@ -42,9 +42,9 @@ void put_row(Indices& rows, const Indices& row, const Indices& index) {
   DISPATCH(device, put_row(rows.data(), row.data(), index.data(), row.size()));
 }
 
-void advance(Indices& position) {
+void advance(Indices& position, int64_t period) {
   check(position.size() == 1, "advance: position ", position.shape(), " is not one number");
-  DISPATCH(position.device(), advance(position.data()));
+  DISPATCH(position.device(), advance(position.data(), period));
 }
 
 #endif

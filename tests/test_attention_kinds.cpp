@@ -24,7 +24,15 @@ struct Case {
 // Sizes for short sequences; each kind takes what is its own.
 AttentionConfig small(const AttentionKind& kind) {
   return {kind.name,
-          {{"rounds", int64_t{2}}, {"buckets", int64_t{2}}, {"chunk", int64_t{16}}, {"features", int64_t{6}}}};
+          {{"rounds", int64_t{2}},
+           {"buckets", int64_t{2}},
+           {"chunk", int64_t{16}},
+           {"features", int64_t{6}},
+           {"local-block", int64_t{4}},
+           {"stride", int64_t{5}},
+           {"summary", int64_t{2}},
+           {"bigbird-block", int64_t{2}},
+           {"bigbird-random", int64_t{1}}}};
 }
 
 template <class F>

@@ -125,7 +125,7 @@ std::vector<Kernel> kernels(Device device) {
   CASE(N, 0.0, fill, x0.data(), a.data(), n);
   CASE(2 * N, 0.0, gather_rows, x0.data(), a.data(), some_rows.data(), rows, d);
   CASE(2 * S, 0.0, put_row, out.data(), tokens.data(), counter.data(), sequences);
-  CASE(2.0, 1.0, advance, counter.data());
+  CASE(2.0, 1.0, advance, counter.data(), 0);
   CASE(4 * N, 4 * N * E, causal_product_forward, x0.data(), a.data(), b.data(), c.data(), sizes);
   CASE(7 * N, 12 * N * E, causal_product_backward, x0.data(), x1.data(), x2.data(), g.data(), a.data(), b.data(),
        c.data(), sizes);
@@ -147,6 +147,19 @@ std::vector<Kernel> kernels(Device device) {
        l.data(), a.data(), b.data(), c.data(), nullptr, sizes, none);
   CASE(2 * S * L * E, 4 * S * L * E, softmax_attention_step, x0.data(), cache_k.data(), cache_v.data(), a.data(),
        b.data(), c.data(), position.data(), one_position);
+  constexpr int64_t local = 64;  // queries see their block of so many keys
+  std::vector<std::vector<int32_t>> own_block;
+  for (int64_t r = 0; r * local < length; ++r) own_block.push_back({static_cast<int32_t>(r)});
+  const BlockPattern pattern(local, local, own_block, std::ssize(own_block), device);
+  const auto lists_of = [](const BlockPattern& p) {
+    return BlockLists{p.query_block, p.key_block,          p.first_key.data(),
+                      p.keys.data(), p.first_query.data(), p.queries.data()};
+  };
+  const double nearby = S * L * std::min<double>(L, local) / 2;
+  CASE(4 * N, 4 * nearby * E, block_sparse_attention_forward, x0.data(), l.data(), a.data(), b.data(), c.data(),
+       lists_of(pattern), nullptr, sizes);
+  CASE(8 * N, 10 * nearby * E, block_sparse_attention_backward, x0.data(), x1.data(), x2.data(), g.data(), a.data(),
+       l.data(), a.data(), b.data(), c.data(), lists_of(pattern), nullptr, sizes);
   const Lsh lsh{};
   const int64_t lists = lsh.rounds * sequences;
   const Tensor rotations = floats({lsh.rounds * heads * e * lsh.buckets / 2});

@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(loaders, 4) linear_attention_sum_kernel(Scan s
     const bool exists = first + Fetched::row() < key_end;
     next_b.template store<right_row>(
         b, Stored<Tile, As::features>{next_inverse, scan.phi, exists ? scan.b.width - first_row : 0},
-        [&](int half, const Piece<4>& numbers) {
-          for (int i = 0; i < 4; ++i) z[half].at[i] += next_d * numbers.at[i];
+        [&](int i, const Piece<4>& numbers) {
+          for (int n = 0; n < 4; ++n) z[i].at[n] += next_d * numbers.at[n];
         });
     next_c.store<right_row>(c, Stored < Tile, weighted ? As::divided : As::is > {next_inverse, scan.phi, tile});
     __syncthreads();
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(loaders, 4) linear_attention_sum_kernel(Scan s
   }
 
   if (thread >= team) sum.template store<right_row>(c);
-  for (int half = 0; half < 2; ++half) cuda::store(b + Fetched::row() * right_row + Fetched::part(half), z[half]);
+  for (int i = 0; i < 2; ++i) cuda::store(b + Fetched::row() * right_row + Fetched::part(i), z[i]);
   __syncthreads();
   if (thread < team) {
     sum.each([&](int i, int j, float& x) { x += c[i * right_row + j]; });

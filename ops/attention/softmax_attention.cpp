@@ -20,167 +20,75 @@
 
 #include "engine/check.h"
 #include "ops/attention/arguments.h"
-#include "ops/attention/online_softmax.h"
+#include "ops/attention/softmax_block.h"
 #include "ops/checks.h"
 #include "ops/cpu/dropout.h"
-#include "ops/cpu/sequences.h"
-#include "ops/kernels.h"
 #include "ops/ops.h"
 
 namespace runnel {
 namespace {
 
-constexpr int64_t block = 2 * tile;  // queries, and keys
-
-template <class T>
-SequenceRows<T> of_queries(const AttentionSizes& s, T* x, int64_t n, int64_t width) {  // q, y and their gradients
-  return rows_of_sequence(x, n, s.length, s.heads, width, block);
-}
-template <class T>
-SequenceRows<T> of_keys(const AttentionSizes& s, T* x, int64_t n, int64_t width) {
-  return rows_of_sequence(x, n, s.key_length, s.heads, width, block);
-}
-// Some query before position `queries_end` sees keys in [0, key_end), and none sees others.
-int64_t key_end(const AttentionSizes& s, const int32_t* lengths, int64_t n, int64_t queries_end) {
-  const int64_t own = seen_keys(lengths, s, n);
-  return s.causal ? std::min(own, queries_end) : own;
+// Rows are keys from `key` on, columns queries from `first` on.
+void hide_in_block(const Matrix& p, int64_t key, int64_t end, int64_t first, bool causal) {
+  if (key + block_size <= (causal ? std::min(end, first + 1) : end)) return;  // all of them see all
+  hide(
+      p, [key](int64_t j) { return key + j; }, end, first, causal);
 }
 
-// The matrices of a block of queries and a block of keys, which one thread works in.
-struct SoftmaxBlock {
-  int64_t e, m;  // padded
-  Carver memory;
-  Matrix q = memory.matrix(block, e), qt = memory.matrix(e, block), k = memory.matrix(block, e);
-  Matrix v = memory.matrix(block, m), g = memory.matrix(block, m), gt = memory.matrix(m, block);
-  Matrix p = memory.matrix(block, block), w = memory.matrix(block, block);
-  Matrix y = memory.matrix(block, m), dq = memory.matrix(block, e), dk = memory.matrix(block, e);
-  Matrix dv = memory.matrix(block, m);
-  Matrix largest = memory.matrix(1, block), total = memory.matrix(1, block), factor = memory.matrix(1, block);
-  Matrix f = memory.matrix(block, block), ft = memory.matrix(block, block);  // what dropout multiplies p with
-  Matrix d;  // d_i of each query of a sequence, in the backward pass
+// Multiplies a block of weights or their slopes, where rows are keys and columns queries, with what dropout says.
+class BlockDropout {
+ public:
+  BlockDropout(const AttentionSizes& s, const Dropout& dropout, int64_t n)
+      : dropout_(dropout), of_sequence_(first_weight(s, n, 0)), of_query_(first_weight(s, 0, 1)) {}
 
-  static int64_t floats(const AttentionSizes& s, int64_t queries = 0) {
-    return block * (5 * padded(s.e) + 5 * padded(s.m) + 4 * block + 3) + padded(queries);
+  // For queries from `first` and keys from `key` on -> b.f, b.ft.
+  void draw(SoftmaxBlock& b, int64_t first, int64_t key) const {
+    if (dropout_.p == 0) return;
+    constexpr int64_t each = block_size / 8, count = block_size * each;  // Philox blocks of a query, and of all
+    uint64_t index[count];
+    for (int64_t i = 0; i < count; ++i)
+      index[i] = static_cast<uint64_t>((of_sequence_ + key + (first + i / each) * of_query_) / 8 + i % each);
+    uint16_t numbers[block_size * block_size];
+    draw_numbers(numbers, index, count, dropout_.key);
+    const DropoutFactors factors(dropout_.p);
+    for (int64_t i = 0; i < block_size * block_size; i += lanes) store(b.ft.row(0) + i, factors(numbers + i));
+    transpose(b.f, b.ft);
   }
-  SoftmaxBlock(const AttentionSizes& s, float* own, int64_t queries = 0)
-      : e(padded(s.e)), m(padded(s.m)), memory(own), d(memory.matrix(1, padded(queries))) {}
-  RunningSoftmax softmax() const { return {largest.row(0), total.row(0), factor.row(0), block}; }
+  void drop(const Matrix& x, const Matrix& f) const {
+    if (dropout_.p == 0) return;
+    for (int64_t i = 0; i < x.vectors(); ++i) x.data[i] *= f.data[i];
+  }
+
+ private:
+  const Dropout& dropout_;
+  int64_t of_sequence_, of_query_;  // numbers of weights
 };
-
-// Rows are keys from `key` on, columns queries from `first` on: hides keys from `end` on and, if causal, later ones.
-void hide(const Matrix& p, int64_t key, int64_t end, int64_t first, bool causal) {
-  if (key + block <= (causal ? std::min(end, first + 1) : end)) return;  // all of them see all
-  for (int64_t j = 0; j < block; ++j) {
-    float* const row = p.row(j);
-    const int64_t seen_from = key + j >= end ? block : causal ? std::clamp<int64_t>(key + j - first, 0, block) : 0;
-    set_all(row, hidden_score, seen_from);
-  }
-}
-
-// What dropout multiplies a block of weights with -> f, where rows are keys and columns queries. Numbers of the weights
-// begin with `first`, and are `row` apart from query to query.
-void draw_dropout(Matrix f, Matrix transposed, int64_t first, int64_t row, Dropout dropout) {
-  constexpr int64_t each = block / 8, count = block * each;  // Philox blocks of a query, and of all
-  uint64_t index[count];
-  for (int64_t i = 0; i < count; ++i) index[i] = static_cast<uint64_t>((first + i / each * row) / 8 + i % each);
-  uint16_t numbers[block * block];
-  draw_numbers(numbers, index, count, dropout.key);
-  const DropoutFactors factors(dropout.p);
-  for (int64_t i = 0; i < block * block; i += lanes) store(transposed.row(0) + i, factors(numbers + i));
-  transpose(f, transposed);
-}
-
-// x *= f, number by number.
-void multiply_by(const Matrix& x, const Matrix& f) {
-  for (int64_t i = 0; i < x.vectors(); ++i) x.data[i] *= f.data[i];
-}
-
-// What one sequence brings to the backward pass.
-struct SoftmaxSequence {
-  SequenceRows<const float> q, k, v, dy;
-  SequenceRows<float> dq;
-  const float* l;
-  int64_t n, key_end;
-};
-
-// Adds to the gradients of a block of keys and of a block of queries what they do to each other.
-void backward_block(SoftmaxBlock& b, const AttentionSizes& s, const SoftmaxSequence& x, const Dropout& dropout,
-                    float scale, int64_t key, int64_t first) {
-  const int64_t count = std::min(block, s.length - first);
-  load(b.q, x.q, first, count, [scale](Lanes number) RUNNEL_INLINE { return scale * number; });
-  load(b.g, x.dy, first, count);
-  transpose(b.qt, b.q);
-  transpose(b.gt, b.g);
-  float l[block] = {}, d[block] = {};
-  copy_numbers(l, x.l + first, count);
-  copy_numbers(d, b.d.row(0) + first, count);
-
-  multiply(b.p, b.k, b.qt, Store::set);
-  hide(b.p, key, x.key_end, first, s.causal);
-  multiply(b.w, b.v, b.gt, Store::set);
-  if (dropout.p > 0) {
-    draw_dropout(b.f, b.ft, first_weight(s, x.n, first) + key, first_weight(s, 0, 1), dropout);
-    multiply_by(b.w, b.f);
-  }
-  for (int64_t j = 0; j < block; ++j)
-    for (int64_t c = 0; c < block / lanes; ++c) {
-      Lanes &p = b.p.lanes_of(j)[c], &w = b.w.lanes_of(j)[c];
-      p = exp(p - load(l + c * lanes));
-      w = p * (w - load(d + c * lanes));
-    }
-  if (dropout.p > 0) multiply_by(b.p, b.f);
-  multiply(b.dv, b.p, b.g, Store::add);
-  multiply(b.dk, b.w, b.q, Store::add);
-  multiply_transposed(b.dq, b.w, b.k, Store::set);
-  for (int64_t i = 0; i < count; ++i) {
-    float* const to = x.dq(first + i);
-    map(
-        to, s.e, [scale](Lanes sum, Lanes dq) RUNNEL_INLINE { return sum + scale * dq; }, to, b.dq.row(i));
-  }
-}
 
 }  // namespace
 
 // Threads share the blocks of queries.
 void cpu::softmax_attention_forward(float* y, float* l, const float* q, const float* k, const float* v,
                                     const int32_t* lengths, AttentionSizes s, Dropout dropout) {
-  const float scale = score_scale(s);
   const ThreadScratch scratch(SoftmaxBlock::floats(s));
 #pragma omp parallel
   {
     SoftmaxBlock b(s, scratch.own());
 #pragma omp for collapse(2) schedule(dynamic)
     for (int64_t n = 0; n < s.sequences(); ++n)
-      for (int64_t from = 0; from < s.length; from += block) {
-        const int64_t first = (s.length - 1) / block * block - from;  // those with most keys first
-        const int64_t count = std::min(block, s.length - first);
-        const int64_t end = key_end(s, lengths, n, first + count);
-        load(b.q, of_queries(s, q, n, s.e), first, count, [scale](Lanes x) RUNNEL_INLINE { return scale * x; });
-        transpose(b.qt, b.q);
-        b.y.clear();
-        b.total.clear();
-        set_all(b.largest.row(0), hidden_score, block);
-        for (int64_t key = 0; key < end; key += block) {
-          load(b.k, of_keys(s, k, n, s.e), key, std::min(block, end - key));
-          load(b.v, of_keys(s, v, n, s.m), key, std::min(block, end - key));
-          multiply(b.p, b.k, b.qt, Store::set);
-          hide(b.p, key, end, first, s.causal);
-          advance_softmax(b.softmax(), b.p, block);
-          if (dropout.p > 0) {
-            draw_dropout(b.f, b.ft, first_weight(s, n, first) + key, first_weight(s, 0, 1), dropout);
-            multiply_by(b.p, b.f);
-          }
-          for (int64_t i = 0; i < block; ++i)
-            for (int64_t c = 0; c < b.m / lanes; ++c) b.y.lanes_of(i)[c] *= b.factor.row(0)[i];
-          multiply_transposed(b.y, b.p, b.v, Store::add);
+      for (int64_t from = 0; from < s.length; from += block_size) {
+        const int64_t first = (s.length - 1) / block_size * block_size - from;  // those with most keys first
+        const int64_t count = std::min(block_size, s.length - first);
+        const int64_t keys = seen_keys(lengths, s, n), end = s.causal ? std::min(keys, first + count) : keys;
+        const BlockDropout dropped(s, dropout, n);
+        begin_queries(b, of_queries(s, q, n, s.e), first, count, score_scale(s));
+        for (int64_t key = 0; key < end; key += block_size) {
+          load(b.k, of_keys(s, k, n, s.e), key, std::min(block_size, end - key));
+          load(b.v, of_keys(s, v, n, s.m), key, std::min(block_size, end - key));
+          dropped.draw(b, first, key);
+          add_keys(
+              b, [&] { hide_in_block(b.p, key, end, first, s.causal); }, [&] { dropped.drop(b.p, b.f); });
         }
-        for (int64_t i = 0; i < count; ++i) {
-          const float total = b.total.row(0)[i], inverse = total > 0 ? 1 / total : 0;
-          float* const to = of_queries(s, y, n, s.m)(first + i);
-          map(
-              to, s.m, [inverse](Lanes sum) RUNNEL_INLINE { return sum * inverse; }, b.y.row(i));
-          l[n * s.length + first + i] = b.largest.row(0)[i] + log(splat(total))[0];
-        }
+        end_queries(b, of_queries(s, y, n, s.m), l + n * s.length, first, count);
       }
   }
 }
@@ -189,36 +97,37 @@ void cpu::softmax_attention_forward(float* y, float* l, const float* q, const fl
 void cpu::softmax_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* l,
                                      const float* q, const float* k, const float* v, const int32_t* lengths,
                                      AttentionSizes s, Dropout dropout) {
+  const float scale = score_scale(s);
   const ThreadScratch scratch(SoftmaxBlock::floats(s, s.length));
 #pragma omp parallel
   {
     SoftmaxBlock b(s, scratch.own(), s.length);
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < s.sequences(); ++n) {
-      const SoftmaxSequence x{of_queries(s, q, n, s.e),
-                              of_keys(s, k, n, s.e),
-                              of_keys(s, v, n, s.m),
-                              of_queries(s, dy, n, s.m),
-                              of_queries(s, dq, n, s.e),
-                              l + n * s.length,
-                              n,
-                              key_end(s, lengths, n, s.length)};
-      const auto y_n = of_queries(s, y, n, s.m);
+      const SoftmaxSequence x(s, q, k, v, dy, dq, l, lengths, n);
+      const BlockDropout dropped(s, dropout, n);
+      begin_sequence(b, s, x, y);
       const auto dk_n = of_keys(s, dk, n, s.e), dv_n = of_keys(s, dv, n, s.m);
-      for (int64_t i = 0; i < s.length; ++i) {
-        b.d.row(0)[i] = dot(x.dy(i), y_n(i), s.m);
-        clear(x.dq(i), s.e);
-      }
-      for (int64_t key = 0; key < s.key_length; key += block) {
-        const int64_t count = std::min(block, s.key_length - key);
+      for (int64_t key = 0; key < s.key_length; key += block_size) {
+        const int64_t count = std::min(block_size, s.key_length - key);
         const int64_t seen = std::clamp<int64_t>(x.key_end - key, 0, count);
         b.dk.clear();
         b.dv.clear();
         if (seen > 0) {
           load(b.k, x.k, key, seen);
           load(b.v, x.v, key, seen);
-          for (int64_t first = s.causal ? key : 0; first < s.length; first += block)
-            backward_block(b, s, x, dropout, score_scale(s), key, first);
+          for (int64_t first = s.causal ? key : 0; first < s.length; first += block_size) {
+            const int64_t queries = std::min(block_size, s.length - first);
+            load_queries(b, x, first, queries, scale);
+            dropped.draw(b, first, key);
+            weights_and_slopes(
+                b, x, first, queries, [&] { hide_in_block(b.p, key, x.key_end, first, s.causal); },
+                [&](const Matrix& weights) { dropped.drop(weights, b.f); });
+            multiply(b.dv, b.p, b.g, Store::add);
+            multiply(b.dk, b.w, b.q, Store::add);
+            multiply_transposed(b.dq, b.w, b.k, Store::set);
+            add_to_dq(b, x, first, queries, scale);
+          }
         }
         for (int64_t j = 0; j < count; ++j) {
           copy_numbers(dk_n(key + j), b.dk.row(j), s.e);

@@ -1,0 +1,205 @@
+// Softmax attention to listed blocks of keys: local attention, Sparse Transformer, BigBird. The arithmetic is that of
+// softmax_attention.cpp, in blocks of 64 queries and of 64 keys which are gathered from the listed blocks one after
+// another: key t of a list lies in its block t / n, n being the positions of a block. Only the last block of a sequence
+// can be shorter, and it is the last of its list.
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "engine/check.h"
+#include "ops/attention/arguments.h"
+#include "ops/attention/softmax_block.h"
+#include "ops/ops.h"
+
+namespace runnel {
+namespace {
+
+// The keys that query block r sees: those before `end`, of the blocks in its list.
+class KeyList {
+ public:
+  KeyList(const BlockLists& pattern, int64_t r, int64_t end)
+      : block_(pattern.key_block), list_(pattern.keys + pattern.first_key[r]) {
+    int64_t blocks = pattern.first_key[r + 1] - pattern.first_key[r];
+    while (blocks > 0 && list_[blocks - 1] * block_ >= end) --blocks;
+    if (blocks > 0) count_ = (blocks - 1) * block_ + std::min(block_, end - list_[blocks - 1] * block_);
+  }
+  int64_t count() const { return count_; }
+  int64_t operator[](int64_t t) const { return list_[t / block_] * block_ + t % block_; }
+
+ private:
+  int64_t block_, count_ = 0;
+  const int32_t* list_;
+};
+
+// Up to 64 of them.
+struct GatheredKeys {
+  int64_t count, positions[block_size];
+  GatheredKeys(const KeyList& list, int64_t first) : count(std::min(block_size, list.count() - first)) {
+    for (int64_t j = 0; j < block_size; ++j) positions[j] = j < count ? list[first + j] : nobody;
+  }
+  int64_t operator()(int64_t j) const { return positions[j]; }
+  void load_rows(const Matrix& to, const SequenceRows<const float>& from) const {
+    if (count < to.rows || from.width < to.columns) to.clear();
+    for (int64_t j = 0; j < count; ++j) copy_numbers(to.row(j), from(positions[j]), from.width);
+  }
+  static constexpr int64_t nobody = std::numeric_limits<int64_t>::max();
+};
+
+// Queries are taken up to 64 at a time, all of one block of the pattern.
+struct QueryRange {
+  int64_t r, first, count;
+};
+int64_t ranges_of_block(const BlockLists& pattern) { return (pattern.query_block + block_size - 1) / block_size; }
+int64_t query_ranges(const BlockLists& pattern, const AttentionSizes& s) {
+  return (s.length + pattern.query_block - 1) / pattern.query_block * ranges_of_block(pattern);
+}
+QueryRange query_range(const BlockLists& pattern, const AttentionSizes& s, int64_t number) {
+  const int64_t r = number / ranges_of_block(pattern);
+  const int64_t first = r * pattern.query_block + number % ranges_of_block(pattern) * block_size;
+  const int64_t end = std::min((r + 1) * pattern.query_block, s.length);
+  return {r, first, std::clamp<int64_t>(end - first, 0, block_size)};
+}
+int64_t key_end(const AttentionSizes& s, int64_t keys, const QueryRange& range) {
+  return s.causal ? std::min(keys, range.first + range.count) : keys;
+}
+
+}  // namespace
+
+// Threads share the ranges of queries.
+void cpu::block_sparse_attention_forward(float* y, float* l, const float* q, const float* k, const float* v,
+                                         BlockLists pattern, const int32_t* lengths, AttentionSizes s) {
+  const ThreadScratch scratch(SoftmaxBlock::floats(s));
+#pragma omp parallel
+  {
+    SoftmaxBlock b(s, scratch.own());
+#pragma omp for collapse(2) schedule(dynamic)
+    for (int64_t n = 0; n < s.sequences(); ++n)
+      for (int64_t number = 0; number < query_ranges(pattern, s); ++number) {
+        const QueryRange range = query_range(pattern, s, number);
+        if (range.count == 0) continue;
+        const int64_t end = key_end(s, seen_keys(lengths, s, n), range);
+        const KeyList list(pattern, range.r, end);
+        begin_queries(b, of_queries(s, q, n, s.e), range.first, range.count, score_scale(s));
+        for (int64_t t = 0; t < list.count(); t += block_size) {
+          const GatheredKeys keys(list, t);
+          keys.load_rows(b.k, of_keys(s, k, n, s.e));
+          keys.load_rows(b.v, of_keys(s, v, n, s.m));
+          add_keys(
+              b, [&] { hide(b.p, keys, end, range.first, s.causal); }, [] {});
+        }
+        end_queries(b, of_queries(s, y, n, s.m), l + n * s.length, range.first, range.count);
+      }
+  }
+}
+
+// Threads share the sequences.
+void cpu::block_sparse_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y,
+                                          const float* l, const float* q, const float* k, const float* v,
+                                          BlockLists pattern, const int32_t* lengths, AttentionSizes s) {
+  const float scale = score_scale(s);
+  const ThreadScratch scratch(SoftmaxBlock::floats(s, s.length));
+#pragma omp parallel
+  {
+    SoftmaxBlock b(s, scratch.own(), s.length);
+#pragma omp for schedule(static)
+    for (int64_t n = 0; n < s.sequences(); ++n) {
+      const SoftmaxSequence x(s, q, k, v, dy, dq, l, lengths, n);
+      begin_sequence(b, s, x, y);
+      const auto dk_n = of_keys(s, dk, n, s.e), dv_n = of_keys(s, dv, n, s.m);
+      for (int64_t j = 0; j < s.key_length; ++j) {
+        clear(dk_n(j), s.e);
+        clear(dv_n(j), s.m);
+      }
+      for (int64_t number = 0; number < query_ranges(pattern, s); ++number) {
+        const QueryRange range = query_range(pattern, s, number);
+        if (range.count == 0) continue;
+        const int64_t end = key_end(s, x.key_end, range);
+        const KeyList list(pattern, range.r, end);
+        load_queries(b, x, range.first, range.count, scale);
+        b.dq.clear();
+        for (int64_t t = 0; t < list.count(); t += block_size) {
+          const GatheredKeys keys(list, t);
+          keys.load_rows(b.k, x.k);
+          keys.load_rows(b.v, x.v);
+          weights_and_slopes(
+              b, x, range.first, range.count, [&] { hide(b.p, keys, end, range.first, s.causal); },
+              [](const Matrix&) {});
+          multiply(b.dv, b.p, b.g, Store::set);
+          multiply(b.dk, b.w, b.q, Store::set);
+          multiply_transposed(b.dq, b.w, b.k, Store::add);
+          for (int64_t j = 0; j < keys.count; ++j) {
+            add_scaled(dk_n(keys(j)), 1, b.dk.row(j), s.e);
+            add_scaled(dv_n(keys(j)), 1, b.dv.row(j), s.m);
+          }
+        }
+        add_to_dq(b, x, range.first, range.count, scale);
+      }
+    }
+  }
+}
+
+#if RUNNEL_ONCE
+
+namespace {
+
+// Lists one after another, and where each begins.
+std::pair<Indices, Indices> flattened(const std::vector<std::vector<int32_t>>& lists, Device device) {
+  std::vector<int32_t> first{0}, all;
+  for (const std::vector<int32_t>& list : lists) {
+    all.insert(all.end(), list.begin(), list.end());
+    first.push_back(static_cast<int32_t>(all.size()));
+  }
+  return {Indices(Shape{std::ssize(first)}, first, device), Indices(Shape{std::ssize(all)}, all, device)};
+}
+
+}  // namespace
+
+BlockPattern::BlockPattern(int64_t query_positions, int64_t key_positions,
+                           const std::vector<std::vector<int32_t>>& seen, int64_t key_blocks, Device device)
+    : query_block(query_positions), key_block(key_positions) {
+  check(query_block > 0 && key_block > 0, "block pattern: blocks of ", query_block, " queries and ", key_block,
+        " keys");
+  std::vector<std::vector<int32_t>> seen_by(static_cast<size_t>(key_blocks));
+  for (size_t r = 0; r < seen.size(); ++r)
+    for (size_t i = 0; i < seen[r].size(); ++i) {
+      const int32_t c = seen[r][i];
+      check(c >= 0 && c < key_blocks, "block pattern: query block ", r, " sees key block ", c, " of ", key_blocks);
+      check(i == 0 || seen[r][i - 1] < c, "block pattern: the key blocks of query block ", r, " are not ascending");
+      seen_by[static_cast<size_t>(c)].push_back(static_cast<int32_t>(r));
+    }
+  std::tie(first_key, keys) = flattened(seen, device);
+  std::tie(first_query, queries) = flattened(seen_by, device);
+}
+
+Tensor block_sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v, const BlockPattern& pattern,
+                              const AttentionMask& mask) {
+  const char* const op = "block_sparse_attention";
+  const AttentionSizes s = check_attention(op, q, k, v, mask);
+  device_of(op, q, pattern.first_key, pattern.keys, pattern.first_query, pattern.queries);
+  const auto check_blocks = [&](const char* name, const Tensor& x, const Indices& first, int64_t positions) {
+    check(first.size() - 1 == (x.shape()[1] + positions - 1) / positions, op, ": a pattern of ", first.size() - 1,
+          " blocks of ", positions, " does not match ", name, " ", x.shape());
+  };
+  check_blocks("q", q, pattern.first_key, pattern.query_block);
+  check_blocks("k", k, pattern.first_query, pattern.key_block);
+
+  const Indices lengths = mask.lengths;
+  const auto lists = [](const BlockPattern& p) {
+    return BlockLists{p.query_block, p.key_block,          p.first_key.data(),
+                      p.keys.data(), p.first_query.data(), p.queries.data()};
+  };
+  Tensor y(q.shape().with_last(s.m), q.device()), l(Shape{s.batch, s.heads, s.length}, q.device());
+  DISPATCH(q.device(), block_sparse_attention_forward(y.data(), l.data(), q.data(), k.data(), v.data(), lists(pattern),
+                                                      lengths.data(), s));
+  return record(op, {q, k, v}, y, [=](const Tensor& dy) -> std::vector<Tensor> {
+    std::vector<Tensor> d = gradients_like({q, k, v});
+    DISPATCH(q.device(),
+             block_sparse_attention_backward(d[0].data(), d[1].data(), d[2].data(), dy.data(), y.data(), l.data(),
+                                             q.data(), k.data(), v.data(), lists(pattern), lengths.data(), s));
+    return d;
+  });
+}
+
+#endif
+
+}  // namespace runnel
