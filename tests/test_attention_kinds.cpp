@@ -138,6 +138,81 @@ TEST_CASE("attention kinds: settings reach the op, and in training the key") {
   CHECK(run(kept, key) == run(redrawn));
 }
 
+// Which keys each query sees, as rows of 0 and 1: queries and keys are 0, so all weights are equal, and values tell the
+// keys apart.
+std::vector<std::vector<int>> seen_keys(const AttentionConfig& config, bool causal, int64_t l, Device device,
+                                        Key fixed = Key{5}) {
+  const Tensor zero = Tensor::full(Shape{1, l, 1, e}, 0, device);
+  std::vector<float> identity(static_cast<size_t>(l * l), 0.0f);
+  for (int64_t j = 0; j < l; ++j) identity[static_cast<size_t>(j * (l + 1))] = 1;
+  const auto layer = make_attention(config, {1, e, causal}, fixed, device);
+  const std::vector<float> y = (*layer)(zero, zero, Tensor(Shape{1, l, 1, l}, identity, device), {}).to_vector();
+  std::vector<std::vector<int>> rows(static_cast<size_t>(l));
+  for (size_t i = 0; i < rows.size(); ++i)
+    for (size_t j = 0; j < rows.size(); ++j) rows[i].push_back(y[i * rows.size() + j] > 0);
+  return rows;
+}
+
+TEST_CASE("attention kinds: local and sparse see the keys of their definitions") {
+  constexpr int64_t l = 23;
+  for (const Device device : devices())
+    for (const bool causal : {false, true}) {
+      const auto local = seen_keys({"local", {{"local-block", int64_t{5}}}}, causal, l, device);
+      const auto sparse = seen_keys({"sparse", {{"stride", int64_t{6}}, {"summary", int64_t{4}}}}, causal, l, device);
+      for (int64_t i = 0; i < l; ++i)
+        for (int64_t j = 0; j < l; ++j) {
+          const bool visible = !causal || j <= i;
+          CHECK_EQ(local[static_cast<size_t>(i)][static_cast<size_t>(j)], visible && i / 5 == j / 5);
+          CHECK_EQ(sparse[static_cast<size_t>(i)][static_cast<size_t>(j)], visible && (i / 6 == j / 6 || j % 6 >= 2));
+        }
+    }
+}
+
+TEST_CASE("attention kinds: bigbird sees a window, global blocks and random blocks") {
+  constexpr int64_t block = 2, blocks = 16, l = block * blocks - 1;
+  const AttentionConfig config{"bigbird", {{"bigbird-block", block}, {"bigbird-random", int64_t{2}}}};
+  for (const bool causal : {false, true}) {
+    const auto seen = seen_keys(config, causal, l, Device::cpu);
+    for (int64_t i = 0; i < l; ++i) {
+      const int64_t r = i / block, last = causal ? r : blocks - 1;
+      const bool is_global = r == 0 || (!causal && r == last);
+      int64_t always = 0, random = 0;  // blocks; a block is seen or not as a whole, but for later keys
+      for (int64_t c = 0; c < blocks; ++c) {
+        const bool whole = c <= last && (is_global || std::abs(c - r) <= 1 || c == 0 || (!causal && c == last));
+        always += whole;
+        int64_t keys = 0;
+        for (int64_t j = c * block; j < std::min(l, (c + 1) * block); ++j)
+          keys += seen[static_cast<size_t>(i)][static_cast<size_t>(j)];
+        const int64_t end = std::min(causal ? i + 1 : l, (c + 1) * block);
+        const int64_t all = std::max<int64_t>(0, end - c * block);
+        if (whole)
+          CHECK_EQ(keys, all);
+        else
+          CHECK((keys == 0 || keys == all));
+        random += !whole && keys > 0;
+      }
+      CHECK_EQ(random, std::min<int64_t>(2, last + 1 - always));
+    }
+  }
+  CHECK(seen_keys(config, false, l, Device::cpu) == seen_keys(config, false, l, Device::cpu));
+  CHECK(seen_keys(config, false, l, Device::cpu) != seen_keys(config, false, l, Device::cpu, Key{6}));
+  const auto whole = seen_keys(config, true, l, Device::cpu), prefix = seen_keys(config, true, 20, Device::cpu);
+  for (size_t i = 0; i < prefix.size(); ++i)  // decoding computes prefixes
+    CHECK(std::vector(whole[i].begin(), whole[i].begin() + 20) == prefix[i]);
+}
+
+TEST_CASE("attention kinds: settings that do not fit together are refused") {
+  const auto make = [](const std::string& kind, const SettingValues& values) {
+    make_attention({kind, values}, {heads, e, true}, Key{5}, Device::cpu);
+  };
+  check_fails(
+      [&] {
+        make("sparse", {{"stride", int64_t{10}}, {"summary", int64_t{10}}});
+      },
+      "--summary 10 is not less than --stride 10");
+  check_fails([&] { make("bigbird", {{"bigbird-window", int64_t{2}}}); }, "--bigbird-window 2 is even");
+}
+
 TEST_CASE("attention kinds: padding changes neither valid outputs nor their gradients") {
   for_each_form([](const Case& c) {
     const Indices lengths(Shape{batch}, {7, static_cast<int32_t>(length)}, c.device);

@@ -23,6 +23,12 @@ TEST_CASE("gather_rows, put_row, advance, assign: rows by an index that lies on 
     Indices copied(Shape{37}, device);
     assign(copied, row);
     CHECK(copied.to_vector() == put);
+    std::vector<int32_t> counted;  // after 2, with the period 4
+    for (int i = 0; i < 4; ++i) {
+      advance(index, 4);
+      counted.push_back(index.to_vector()[0]);
+    }
+    CHECK(counted == std::vector<int32_t>{3, 0, 1, 2});
   }
   const Tensor x(Shape{2, 3});
   check_fails([&] { gather_rows(x, Indices(Shape{1}, {2})); }, "gather_rows: there is no row 2 in x [2,3]");
