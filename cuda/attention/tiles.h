@@ -86,8 +86,8 @@ inline void clear_padding(float* x, const int32_t* lengths, int64_t batch, int64
 // What one of `loaders` threads holds of a tile on its way: 4 + 4 columns of a row. Between fetch and store lies the
 // work on the tile before.
 //
-// Four numbers are stored by eight lanes at once. They take the lower columns of row r and the upper ones of row r + 8,
-// and then the others, which are different banks for rows left_row or right_row apart.
+// Eight lanes at a time store four numbers each: 16 columns of rows r and r + 4, which are different banks if rows lie
+// left_row apart.
 class Fetched {
  public:
   // Positions [first, first + 32) and columns [column, column + 32); positions from `end` on are zero.
@@ -159,7 +159,7 @@ class Float32 {
   // += a[32,depth] b[depth,32], of which a's columns and b's rows begin at `first`; a's rows lie row_a apart
   template <Operand left, Operand right, int depth = tile, int row_a = left_row>
   __device__ void add(const float* a, const float* b, int first = 0) {
-#pragma unroll 1
+#pragma unroll 1  // with more, registers would be spilled
     for (int k = first; k < first + depth; k += 4) {
       constexpr int row_b = row_of_right(right);
       Piece<4> x[4];
