@@ -20,9 +20,9 @@ struct BlockSparseArguments : SoftmaxOperands {
   const int32_t *first, *others;  // block r of rows meets others[first[r]] .. others[first[r + 1] - 1]
 };
 
-// Launch: x: sequences times blocks of rows times parts of them, y: tiles of 32 columns of the result; `loaders`
-// threads. Owns:   the block its rows and columns of the result; where it works on rows of the weights, a thread a part
-// of one. Shared: SoftmaxTiles; the positions of 32 rows of the other side.
+// Launch: x: sequences times blocks of rows times their parts, y: tiles of 32 columns; `loaders` threads.
+// Owns:   the block its rows and columns of the result; where it works on rows of the weights, a thread a part of one.
+// Shared: SoftmaxTiles; the positions of 32 rows of the other side.
 template <class Tile, SoftmaxResult result>
 __global__ void __launch_bounds__(loaders, 3) block_sparse_attention_kernel(BlockSparseArguments x) {
   using Block = SoftmaxTiles<Tile, result>;

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "engine/check.h"
-
 #include "models/attention/block_sparse.h"
 
 namespace runnel {

@@ -12,8 +12,8 @@ namespace runnel {
 
 class BlockSparseAttention : public AttentionLayer {
  public:
-  // The key blocks that query block r sees, ascending; causal layers hide later keys themselves. If causal, the rule
-  // must not depend on the numbers of blocks but by cutting the list, or a prefix would be computed otherwise.
+  // The key blocks that query block r sees, ascending. The op hides later keys in causal layers. The rule of a causal
+  // layer gives query block r the same blocks up to its own whatever follows, since decoding computes prefixes.
   struct Blocks {
     int64_t queries, keys;
   };

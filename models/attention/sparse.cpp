@@ -1,6 +1,6 @@
 // Sparse Transformer's fixed pattern (Child et al. 2019, section 4.2): positions are cut into blocks of `stride`, and a
-// query sees its own block and the last `summary` positions of every block, which can so pass on what theirs holds. All
-// heads see the union of both.
+// query sees its own block and the last `summary` positions of every block, which can summarise their block for the
+// next layer. All heads see the union of both.
 #include <numeric>
 
 #include "engine/check.h"
