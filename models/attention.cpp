@@ -61,7 +61,7 @@ Settings attention_settings(AttentionConfig& config, bool all) {
 }
 
 std::shared_ptr<const AttentionLayer> make_attention(const AttentionConfig& config, const AttentionShape& shape,
-                                                     Key fixed, Device device) {
+                                                     const AttentionKeys& keys, Device device) {
   const AttentionKind& kind = attention_kind(config.kind);
   check(shape.causal ? kind.causal : kind.full, "attention: ", kind.name, " has no ",
         shape.causal ? "causal form" : "form in which every query sees all keys");
@@ -70,7 +70,7 @@ std::shared_ptr<const AttentionLayer> make_attention(const AttentionConfig& conf
     const std::string problem = problem_of(setting);
     check(problem.empty(), "attention: ", kind.name, "'s ", setting.name, ": ", problem);
   }
-  return kind.make(shape, checked.values, fixed, device);
+  return kind.make(shape, checked.values, keys, device);
 }
 
 }  // namespace runnel

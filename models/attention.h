@@ -21,6 +21,7 @@ namespace runnel {
 struct AttentionContext {
   Indices lengths = {};         // [B]: keys j >= lengths[b] are padding; empty: there is none
   std::optional<Key> key = {};  // randomness of a training step; none in evaluation
+  Tensor input = {};            // [B,L,D]: what q, k and v are projections of; empty where a kind cannot need it
 };
 
 // What to make a decode state for.
@@ -65,6 +66,13 @@ using SettingValues = std::map<std::string, SettingValue>;
 struct AttentionShape {
   int64_t heads, head_dim;  // H, E = M
   bool causal;
+  int64_t width = 0;       // D, of the layer's input
+  int64_t max_length = 0;  // the longest sequence
+};
+
+struct AttentionKeys {
+  Key fixed;      // randomness of evaluation: the same in every model, so that no checkpoint needs to hold it
+  Key init = {};  // of the initial values of what the layer learns
 };
 
 struct AttentionKind {
@@ -85,9 +93,8 @@ struct AttentionKind {
   bool shared_query_key;          // keys are the queries: there is no key projection
   std::vector<Option> options;    // its own settings; names are unique among all kinds
   std::vector<Variant> variants;  // what `bench attention` compares; empty: itself with its defaults
-  // `fixed` is the randomness of evaluation: the same in every model, so that no checkpoint needs to hold it.
-  std::unique_ptr<AttentionLayer> (*make)(const AttentionShape& shape, const SettingValues& values, Key fixed,
-                                          Device device);
+  std::unique_ptr<AttentionLayer> (*make)(const AttentionShape& shape, const SettingValues& values,
+                                          const AttentionKeys& keys, Device device);
 };
 
 std::span<const AttentionKind* const> attention_kinds();
@@ -106,6 +113,6 @@ Settings attention_settings(AttentionConfig& config, bool all = false);
 
 // Throws if the kind has no such form, or cannot have these settings.
 std::shared_ptr<const AttentionLayer> make_attention(const AttentionConfig& config, const AttentionShape& shape,
-                                                     Key fixed, Device device);
+                                                     const AttentionKeys& keys, Device device);
 
 }  // namespace runnel

@@ -41,7 +41,7 @@ AutoregressiveTransformer::AutoregressiveTransformer(const AutoregressiveConfig&
     : config(checked(c)),
       embedding(random_embedding(c.vocabulary, c.encoder.width() / 2, init.fold(0), device)),
       positions(positional_encoding(c.max_length, c.encoder.width() / 2, c.grid, device)),
-      encoder(c.encoder, true, init, device),
+      encoder(c.encoder, true, c.max_length, init, device),
       predictor(random_linear(c.outputs, c.encoder.width(), init.fold(1), device)) {}
 
 Tensor AutoregressiveTransformer::operator()(const Indices& tokens, std::optional<Key> key) const {

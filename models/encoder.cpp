@@ -14,44 +14,63 @@ Settings list(EncoderConfig& c) {
           {"attention", &c.attention.kind, one_of(causal_attention_names()), "attention mechanism", Since::later}};
 }
 
-Tensor EncoderLayer::operator()(const Tensor& x, float dropout, const AttentionContext& context) const {
-  const int64_t batch = x.shape()[0], length = x.shape()[1], width = x.shape()[2];
-  const Key random = context.key.value_or(Key{});
-  const auto split = [&](const Tensor& t) { return reshape(t, Shape{batch, length, heads, width / heads}); };
+Tensor EncoderLayer::attend(const Tensor& x, const AttentionContext& context, Dropout dropout) const {
+  const int64_t batch = x.shape()[0], length = x.shape()[1];
+  const auto split = [&](const Tensor& t) { return reshape(t, Shape{batch, length, heads, t.shape()[2] / heads}); };
   AttentionContext own = context;
-  if (own.key) own.key = random.fold(3);
-
+  own.input = x;
   const bool has_key = bool(key.weight);
   const std::vector<Tensor> qkv =
       has_key ? linear(x, {query.weight, key.weight, value.weight}, {query.bias, key.bias, value.bias})
               : linear(x, {query.weight, value.weight}, {query.bias, value.bias});
   const Tensor a = (*attention)(split(qkv[0]), has_key ? split(qkv[1]) : Tensor(), split(qkv.back()), own);
-  const Tensor x1 = norm1(x, out(reshape(a, x.shape())), {dropout, random.fold(0)});
-  return norm2(x1, linear2(linear1(x1, Activation::relu, {dropout, random.fold(1)})), {dropout, random.fold(2)});
+  return out(reshape(a, qkv[0].shape()), Activation::none, dropout);
 }
 
-Encoder::Encoder(const EncoderConfig& c, bool causal, Key init, Device device) : config(c) {
-  check(c.layers > 0 && c.heads > 0 && c.head_dim > 0 && c.feed_forward > 0,
+Tensor EncoderLayer::feed_forward(const Tensor& x, Dropout inner, Dropout outer) const {
+  const Tensor hidden = gelu ? dropout(runnel::gelu(linear1(x)), inner) : linear1(x, Activation::relu, inner);
+  return linear2(hidden, Activation::none, outer);
+}
+
+Tensor EncoderLayer::operator()(const Tensor& x, float probability, const AttentionContext& context) const {
+  const Key random = context.key.value_or(Key{});
+  const auto dropout = [&](uint64_t number) { return Dropout{probability, random.fold(number)}; };
+  AttentionContext own = context;
+  if (own.key) own.key = random.fold(3);
+  if (pre_norm) {
+    const Tensor x1 = add(x, attend(norm1(x), own, dropout(0)));
+    return add(x1, feed_forward(norm2(x1), dropout(1), dropout(2)));
+  }
+  const Tensor x1 = norm1(x, attend(x, own, {}), dropout(0));
+  return norm2(x1, feed_forward(x1, dropout(1), {}), dropout(2));
+}
+
+Encoder::Encoder(const EncoderConfig& c, bool causal, int64_t max_length, Key init, Device device) : config(c) {
+  check(c.layers > 0 && c.heads > 0 && c.head_dim > 0 && c.feed_forward > 0 && c.input_width >= 0,
         "encoder: layers, heads, head_dim and feed_forward must be positive");
   check(c.dropout >= 0 && c.dropout < 1, "encoder: dropout ", c.dropout, " is not in [0, 1)");
-  const int64_t d = c.width(), f = c.feed_forward;
+  const int64_t d = c.width(), projected = c.heads * c.head_dim, f = c.feed_forward;
+  const AttentionShape shape{c.heads, c.head_dim, causal, d, max_length};
   const bool has_key = !attention_kind(c.attention.kind).shared_query_key;
   for (int64_t n = 0; n < c.layers; ++n) {
     // init.fold(0) and init.fold(1) are left to the model around the encoder: embedding, predictor.
-    const auto linear = [&, key = init.fold(static_cast<uint64_t>(2 + n))](uint64_t number, int64_t out, int64_t in) {
+    const Key key = init.fold(static_cast<uint64_t>(2 + n));
+    const auto linear = [&](uint64_t number, int64_t out, int64_t in) {
       return random_linear(out, in, key.fold(number), device);
     };
-    const Key fixed = Key{}.fold(static_cast<uint64_t>(1 + n)).fold(3);
-    layers.push_back({.query = linear(0, d, d),
-                      .key = has_key ? linear(1, d, d) : Linear(),
-                      .value = linear(2, d, d),
-                      .out = linear(3, d, d),
-                      .attention = make_attention(c.attention, {c.heads, c.head_dim, causal}, fixed, device),
+    const AttentionKeys keys{.fixed = Key{}.fold(static_cast<uint64_t>(1 + n)).fold(3), .init = key.fold(6)};
+    layers.push_back({.query = linear(0, projected, d),
+                      .key = has_key ? linear(1, projected, d) : Linear(),
+                      .value = linear(2, projected, d),
+                      .out = linear(3, d, projected),
+                      .attention = make_attention(c.attention, shape, keys, device),
                       .norm1 = unit_layer_norm(d, device),
                       .linear1 = linear(4, f, d),
                       .linear2 = linear(5, d, f),
                       .norm2 = unit_layer_norm(d, device),
-                      .heads = c.heads});
+                      .heads = c.heads,
+                      .pre_norm = c.pre_norm,
+                      .gelu = c.gelu});
     EncoderLayer& layer = layers.back();
     has_key ? stack({&layer.query, &layer.key, &layer.value}) : stack({&layer.query, &layer.value});
   }

@@ -13,6 +13,9 @@ using namespace runnel::test;
 namespace {
 
 constexpr int64_t batch = 2, length = 13, heads = 2, e = 4;
+constexpr AttentionKeys keys{.fixed = Key{5}, .init = Key{6}};
+
+constexpr AttentionShape shape(bool causal) { return {heads, e, causal, heads * e, length}; }
 
 struct Case {
   const AttentionKind* kind;
@@ -44,7 +47,7 @@ void for_each_form(F f) {
         CAPTURE(kind->name);
         CAPTURE(causal);
         CAPTURE(name(device));
-        f(Case{kind, causal, device, make_attention(small(*kind), {heads, e, causal}, Key{5}, device)});
+        f(Case{kind, causal, device, make_attention(small(*kind), shape(causal), keys, device)});
       }
 }
 
@@ -55,6 +58,8 @@ Tensor queries(uint64_t seed, Device device) {
 Tensor values(uint64_t seed, Device device) {
   return random_tensor(Shape{batch, length, heads, e}, seed, -1, 1, device);
 }
+
+Tensor layer_input(Device device) { return random_tensor(Shape{batch, length, heads * e}, 4, 0.3f, 1, device); }
 
 // x with other numbers from position `first` on, in the sequences that `changed` chooses.
 Tensor changed_from(const Tensor& x, int64_t first, int64_t sequence) {
@@ -88,9 +93,9 @@ TEST_CASE("attention kinds: names are unique, and so are the names of their sett
 TEST_CASE("attention kinds: the output has the shape of v, and is the same on every device") {
   for_each_form([](const Case& c) {
     const auto run = [&](Device device) {
-      const auto layer = make_attention(small(*c.kind), {heads, e, c.causal}, Key{5}, device);
+      const auto layer = make_attention(small(*c.kind), shape(c.causal), keys, device);
       return (*layer)(queries(1, device), c.kind->shared_query_key ? Tensor() : queries(2, device), values(3, device),
-                      {});
+                      {.input = layer_input(device)});
     };
     const Tensor y = run(c.device);
     CHECK_EQ(y.shape(), Shape{batch, length, heads, e});
@@ -98,23 +103,37 @@ TEST_CASE("attention kinds: the output has the shape of v, and is the same on ev
   });
 }
 
-TEST_CASE("attention kinds: four-point gradients of q, k, v and what the kind learns") {
+TEST_CASE("attention kinds: four-point gradients of q, k, v, the layer's input and what the kind learns") {
   for_each_form([](const Case& c) {
-    const std::vector<Tensor> inputs{queries(1, c.device), queries(2, c.device), values(3, c.device)};
+    const bool shared = c.kind->shared_query_key;
+    std::vector<Tensor> inputs{queries(1, c.device), values(3, c.device), layer_input(c.device)};
+    if (!shared) inputs.push_back(queries(2, c.device));
+    const size_t first_learned = inputs.size();
+    std::vector<Tensor> learned, initial;
+    for (const NamedTensor& own : c.layer->parameters()) {
+      learned.push_back(own.tensor);
+      initial.push_back(clone(own.tensor));
+      inputs.push_back(own.tensor);
+    }
     // A key as in training: the same randomness at each call.
     const auto f = [&](const std::vector<Tensor>& in) {
-      const bool shared = c.kind->shared_query_key;
-      return (*c.layer)(in[0], shared ? Tensor() : in[1], in[shared ? 1 : 2], {.key = Key{9}});
+      for (size_t i = 0; i < learned.size(); ++i) {
+        const Tensor& x = in[first_learned + i];
+        assign(learned[i], x.id() == learned[i].id() ? initial[i] : x);
+      }
+      const Tensor y = (*c.layer)(in[0], shared ? Tensor() : in[3], in[1], {.key = Key{9}, .input = in[2]});
+      return add(y, reshape(in[2], y.shape()));  // few kinds depend on the layer's input
     };
-    check_gradients(f, c.kind->shared_query_key ? std::vector<Tensor>{inputs[0], inputs[2]} : inputs);
+    check_gradients(f, inputs);
   });
 }
 
 TEST_CASE("attention kinds: settings reach the op, and in training the key") {
   const Tensor q = values(1, Device::cpu), k = values(2, Device::cpu), v = values(3, Device::cpu);
   const auto run = [&](const AttentionConfig& config, std::optional<Key> key = {}) {
-    const auto layer = make_attention(config, {heads, e, true}, Key{5}, Device::cpu);
-    return (*layer)(q, config.kind == "lsh" ? Tensor() : k, v, {.key = key}).to_vector();
+    const auto layer = make_attention(config, shape(true), keys, Device::cpu);
+    return (*layer)(q, config.kind == "lsh" ? Tensor() : k, v, {.key = key, .input = layer_input(Device::cpu)})
+        .to_vector();
   };
   const AttentionMask causal{.causal = true};
   const Key key{9};
@@ -145,8 +164,10 @@ std::vector<std::vector<int>> seen_keys(const AttentionConfig& config, bool caus
   const Tensor zero = Tensor::full(Shape{1, l, 1, e}, 0, device);
   std::vector<float> identity(static_cast<size_t>(l * l), 0.0f);
   for (int64_t j = 0; j < l; ++j) identity[static_cast<size_t>(j * (l + 1))] = 1;
-  const auto layer = make_attention(config, {1, e, causal}, fixed, device);
-  const std::vector<float> y = (*layer)(zero, zero, Tensor(Shape{1, l, 1, l}, identity, device), {}).to_vector();
+  const auto layer = make_attention(config, {1, e, causal, e, l}, {fixed}, device);
+  const std::vector<float> y = (*layer)(zero, zero, Tensor(Shape{1, l, 1, l}, identity, device),
+                                        {.input = Tensor::full(Shape{1, l, e}, 0, device)})
+                                   .to_vector();
   std::vector<std::vector<int>> rows(static_cast<size_t>(l));
   for (size_t i = 0; i < rows.size(); ++i)
     for (size_t j = 0; j < rows.size(); ++j) rows[i].push_back(y[i * rows.size() + j] > 0);
@@ -203,7 +224,7 @@ TEST_CASE("attention kinds: bigbird sees a window, global blocks and random bloc
 
 TEST_CASE("attention kinds: settings that do not fit together are refused") {
   const auto make = [](const std::string& kind, const SettingValues& values) {
-    make_attention({kind, values}, {heads, e, true}, Key{5}, Device::cpu);
+    make_attention({kind, values}, shape(true), keys, Device::cpu);
   };
   check_fails(
       [&] {
@@ -222,7 +243,8 @@ TEST_CASE("attention kinds: padding changes neither valid outputs nor their grad
       const auto padded = [&](const Tensor& x) { return (other ? changed_from(x, 7, 0) : clone(x)).set_wants_grad(); };
       const Tensor own_q = padded(q), own_k = padded(k), own_v = padded(v);
       Tape tape;
-      const Tensor y = (*c.layer)(own_q, c.kind->shared_query_key ? Tensor() : own_k, own_v, {.lengths = lengths});
+      const Tensor y = (*c.layer)(own_q, c.kind->shared_query_key ? Tensor() : own_k, own_v,
+                                  {.lengths = lengths, .input = padded(layer_input(c.device))});
       outputs.push_back(before(y, 7, 0));
       outputs.push_back(before(y, length, 1));
       // A loss of valid positions only.
@@ -246,9 +268,10 @@ TEST_CASE("attention kinds: a causal output does not depend on later positions")
     const Tensor q = queries(1, c.device), k = queries(2, c.device), v = values(3, c.device);
     const Tensor none;
     const bool shared = c.kind->shared_query_key;
-    const Tensor a = (*c.layer)(q, shared ? none : k, v, {});
-    const Tensor b =
-        (*c.layer)(changed_from(q, 8, 0), shared ? none : changed_from(k, 8, 0), changed_from(v, 8, 0), {});
+    const Tensor x = layer_input(c.device);
+    const Tensor a = (*c.layer)(q, shared ? none : k, v, {.input = x});
+    const Tensor b = (*c.layer)(changed_from(q, 8, 0), shared ? none : changed_from(k, 8, 0), changed_from(v, 8, 0),
+                                {.input = changed_from(x, 8, 0)});
     CHECK(before(a, 8, 0) == before(b, 8, 0));
     CHECK(before(a, length, 0) != before(b, length, 0));
     CHECK(before(a, length, 1) == before(b, length, 1));
@@ -260,7 +283,7 @@ TEST_CASE("attention kinds: decoding one position at a time equals the parallel 
     const std::unique_ptr<DecodeState> state = c.causal ? c.layer->decode({batch, length, c.device}) : nullptr;
     if (!state) return;
     const Tensor q = queries(1, c.device), k = queries(2, c.device), v = values(3, c.device);
-    const std::vector<double> whole = doubles((*c.layer)(q, k, v, {}));
+    const std::vector<double> whole = doubles((*c.layer)(q, k, v, {.input = layer_input(c.device)}));
     for (int64_t l = 0; l < length; ++l) {
       const auto position = [&](const auto& x) {
         std::vector<float> numbers;
@@ -285,7 +308,7 @@ TEST_CASE("encoder: every kind of attention trains without a causal mask, with p
     if (!kind->full) continue;
     CAPTURE(kind->name);
     const Encoder encoder({.layers = 2, .heads = heads, .head_dim = e, .feed_forward = 16, .attention = small(*kind)},
-                          false, Key{1});
+                          false, length, Key{1});
     const Tensor x = random_tensor(Shape{batch, length, heads * e}, 4);
     const Indices lengths(Shape{batch}, {7, static_cast<int32_t>(length)});
     Tape tape;

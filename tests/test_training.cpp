@@ -27,7 +27,7 @@ class ReverseTask : public Task {
   ReverseTask()
       : embedding_(random_embedding(tokens, 16, Key{1}, Device::cpu)),
         positions_(positional_encoding(longest, 16, {}, Device::cpu)),
-        encoder_({.layers = 1, .heads = 2, .head_dim = 16, .feed_forward = 32, .dropout = 0}, false, Key{2}),
+        encoder_({.layers = 1, .heads = 2, .head_dim = 16, .feed_forward = 32, .dropout = 0}, false, 64, Key{2}),
         predictor_(random_linear(tokens, 32, Key{3}, Device::cpu)) {}
 
   std::string name() const override { return "reverse"; }
@@ -98,7 +98,7 @@ class ReverseTask : public Task {
     return {in, out.tokens, Tensor(Shape{count, longest}, mask), positions};
   }
   Tensor logits(const PaddedBatch& in, std::optional<Key> key) const {
-    return predictor_(encoder_(embedding(in.tokens, embedding_, positions_), {in.lengths, key}));
+    return predictor_(encoder_(embedding(in.tokens, embedding_, positions_), {.lengths = in.lengths, .key = key}));
   }
 
   Tensor embedding_, positions_;

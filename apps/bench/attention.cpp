@@ -85,7 +85,7 @@ PerSample measure(const AttentionOptions& o, const Method& method, int64_t lengt
   std::vector<Tensor> in;
   for (const uint64_t i : {1, 2, 3}) in.push_back(uniform(shape, Key{i}, device).set_wants_grad());
   const Tensor dy = uniform(shape, Key{4}, device);
-  const auto layer = make_attention(method.config, {o.heads, o.head_dim, true}, Key{5}, device);
+  const auto layer = make_attention(method.config, {o.heads, o.head_dim, true}, {Key{5}}, device);
   const auto pass = [&] {
     Tape tape;
     const Tensor y = (*layer)(in[0], in[1], in[2], {.key = Key{5}});
@@ -118,7 +118,7 @@ int bench_attention(AttentionOptions& o) {
   check<UsageError>(o.shortest <= o.longest, "--shortest ", o.shortest, " is above --longest ", o.longest);
   const std::vector<Method> methods = methods_of(o);
   for (const Method& method : methods)  // before anything is written
-    make_attention(method.config, {o.heads, o.head_dim, true}, Key{5}, Device::cpu);
+    make_attention(method.config, {o.heads, o.head_dim, true}, {Key{5}}, Device::cpu);
   const auto longest_of_paper = [](const std::string& name) {
     static const std::map<std::string, int64_t> longest{
         {"linear", 65536}, {"softmax", 4096}, {"lsh-1", 65536}, {"lsh-4", 16384}, {"lsh-8", 16384}};

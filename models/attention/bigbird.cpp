@@ -50,14 +50,14 @@ const AttentionKind bigbird{
                 {"bigbird-window", int64_t{3}, in_range(1, 4095), "blocks of bigbird's window, an odd number"},
                 {"bigbird-random", int64_t{3}, in_range(0, 4096), "random blocks that a block of bigbird sees"}},
     .variants = {},
-    .make = [](const AttentionShape& shape, const SettingValues& values, Key fixed,
+    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys& keys,
                Device device) -> std::unique_ptr<AttentionLayer> {
       const auto number = [&](const char* name) { return std::get<int64_t>(values.at(name)); };
       const int64_t block = number("bigbird-block"), window = number("bigbird-window");
       check<UsageError>(window % 2 == 1, "--bigbird-window ", window,
                         " is even; the window reaches as far to the left as to the right");
       return std::make_unique<BlockSparseAttention>(shape.causal, BlockSparseAttention::Blocks{block, block},
-                                                    BigBird{window, number("bigbird-random"), shape.causal, fixed},
+                                                    BigBird{window, number("bigbird-random"), shape.causal, keys.fixed},
                                                     device);
     }};
 }  // namespace kinds

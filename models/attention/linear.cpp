@@ -40,7 +40,7 @@ const AttentionKind linear{
     .options = {{"feature-map", std::string("elu"), one_of({"elu", "relu"}),
                  "feature map of linear attention: elu(x) + 1, as in the paper, or max(x, 0) + 0.001"}},
     .variants = {},
-    .make = [](const AttentionShape& shape, const SettingValues& values, Key,
+    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys&,
                Device) -> std::unique_ptr<AttentionLayer> {
       const bool elu = std::get<std::string>(values.at("feature-map")) == "elu";
       return std::make_unique<LinearAttention>(shape, elu ? FeatureMap::elu_plus_one : FeatureMap::relu);

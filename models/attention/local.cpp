@@ -59,7 +59,7 @@ const AttentionKind local{
     .shared_query_key = false,
     .options = {{"local-block", int64_t{64}, in_range(1, 4096), "positions of a block of local attention"}},
     .variants = {},
-    .make = [](const AttentionShape& shape, const SettingValues& values, Key,
+    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys&,
                Device device) -> std::unique_ptr<AttentionLayer> {
       return std::make_unique<LocalAttention>(shape, std::get<int64_t>(values.at("local-block")), device);
     }};

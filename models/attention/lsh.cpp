@@ -40,12 +40,13 @@ const AttentionKind lsh{
     .variants = {{"lsh-1", {{"rounds", int64_t{1}}}},
                  {"lsh-4", {{"rounds", int64_t{4}}}},
                  {"lsh-8", {{"rounds", int64_t{8}}}}},
-    .make = [](const AttentionShape& shape, const SettingValues& values, Key fixed,
+    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys& keys,
                Device) -> std::unique_ptr<AttentionLayer> {
       const auto number = [&](const char* name) { return std::get<int64_t>(values.at(name)); };
       check<UsageError>(number("buckets") % 2 == 0, "--buckets ", number("buckets"),
                         " is odd; each projection makes two buckets, one for each sign");
-      return std::make_unique<LshAttention>(shape, Lsh{number("rounds"), number("buckets"), number("chunk")}, fixed);
+      return std::make_unique<LshAttention>(shape, Lsh{number("rounds"), number("buckets"), number("chunk")},
+                                            keys.fixed);
     }};
 }  // namespace kinds
 

@@ -52,10 +52,11 @@ const AttentionKind performer{
                 {"redraw", std::string("yes"), one_of({"yes", "no"}),
                  "whether performer draws new random features for each training step"}},
     .variants = {},
-    .make = [](const AttentionShape& shape, const SettingValues& values, Key fixed,
+    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys& keys,
                Device device) -> std::unique_ptr<AttentionLayer> {
       return std::make_unique<PerformerAttention>(shape, std::get<int64_t>(values.at("features")),
-                                                  std::get<std::string>(values.at("redraw")) == "yes", fixed, device);
+                                                  std::get<std::string>(values.at("redraw")) == "yes", keys.fixed,
+                                                  device);
     }};
 }  // namespace kinds
 

@@ -54,7 +54,7 @@ const AttentionKind softmax{.name = "softmax",
                             .options = {{"attention-dropout", 0.0, in_range(0, 0.95),
                                          "dropout of softmax's attention weights; the authors train with 0.1"}},
                             .variants = {},
-                            .make = [](const AttentionShape& shape, const SettingValues& values, Key,
+                            .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys&,
                                        Device) -> std::unique_ptr<AttentionLayer> {
                               return std::make_unique<SoftmaxAttention>(
                                   shape, std::get<double>(values.at("attention-dropout")));
