@@ -30,6 +30,35 @@ int64_t EpochShuffle::operator()(int64_t n) {
   return order_[static_cast<size_t>(n % count_)];
 }
 
+LengthBuckets::LengthBuckets(std::vector<int64_t> lengths, int64_t batch, Key key)
+    : lengths_(std::move(lengths)), batch_(batch), key_(key) {
+  check(!lengths_.empty(), "LengthBuckets: 0 samples; at least 1 is needed");
+  check(batch >= 1, "LengthBuckets: batches of ", batch, " samples; at least 1 is needed");
+  batches_ = std::max<int64_t>(std::ssize(lengths_) / batch, 1);
+}
+
+int64_t LengthBuckets::operator()(int64_t n) {
+  constexpr int64_t window = 64;  // batches
+  check(n >= 0, "LengthBuckets: sample number ", n);
+  const int64_t size = batches_ * batch_, epoch = n / size;
+  if (epoch != epoch_) {
+    const Key key = key_.fold(static_cast<uint64_t>(epoch));
+    const std::vector<int64_t> samples = shuffled(std::ssize(lengths_), key.fold(0));
+    std::vector<int64_t> sorted;
+    for (int64_t i = 0; i < size; ++i) sorted.push_back(samples[static_cast<size_t>(i) % samples.size()]);
+    const auto shorter = [&](int64_t a, int64_t b) {
+      return lengths_[static_cast<size_t>(a)] < lengths_[static_cast<size_t>(b)];
+    };
+    for (int64_t first = 0; first < size; first += window * batch_)
+      std::stable_sort(sorted.begin() + first, sorted.begin() + std::min(first + window * batch_, size), shorter);
+    order_.clear();
+    for (const int64_t batch : shuffled(batches_, key.fold(1)))
+      order_.insert(order_.end(), sorted.begin() + batch * batch_, sorted.begin() + (batch + 1) * batch_);
+    epoch_ = epoch;
+  }
+  return order_[static_cast<size_t>(n % size)];
+}
+
 PaddedBatch padded(const std::vector<std::vector<int32_t>>& sequences, int32_t padding, int64_t length, Device device) {
   check(length >= 0, "padded: a length of ", length);
   int64_t longest = 0;

@@ -28,6 +28,25 @@ class EpochShuffle {
   std::vector<int64_t> order_;  // of epoch_
 };
 
+// As EpochShuffle, but a batch has samples of similar length, so that little of it is padding: the shuffled samples are
+// cut into windows of 64 batches, each window is sorted by length and cut into batches, and all batches are shuffled.
+// What is left when the number of samples is not a multiple of `batch` is not in that epoch; which these are differs
+// between epochs. With fewer samples than `batch`, every batch repeats some of them.
+class LengthBuckets {
+ public:
+  // lengths: of every sample. Throws if there are none, or if batch < 1.
+  LengthBuckets(std::vector<int64_t> lengths, int64_t batch, Key key);
+
+  // The index of training sample n >= 0.
+  int64_t operator()(int64_t n);
+
+ private:
+  std::vector<int64_t> lengths_;
+  int64_t batch_, batches_, epoch_ = -1;  // batches_: of an epoch
+  Key key_;
+  std::vector<int64_t> order_;  // of epoch_
+};
+
 struct PaddedBatch {
   Indices tokens;   // [B,L], each row a sequence and then padding
   Indices lengths;  // [B], of the sequences: row b is padding from lengths[b] on
