@@ -229,6 +229,15 @@ KERNEL(block_sparse_attention_backward(float* dq, float* dk, float* dv, const fl
                                        const float* q, const float* k, const float* v, BlockLists pattern,
                                        const int32_t* lengths, AttentionSizes sizes))
 
+// y[b,r,c] = sum_{j < lengths[b]} p[j,r] x[b,j,c] (lengths null: over all): x [B,S,C], p [rows,R], y [B,R,C]; rows >=
+// S. dx is 0 at padding, dp from row S on.
+struct PositionSizes {
+  int64_t batch, length, width, rows, rank;  // B, S, C, rows, R
+};
+KERNEL(project_positions_forward(float* y, const float* x, const float* p, const int32_t* lengths, PositionSizes sizes))
+KERNEL(project_positions_backward(float* dx, float* dp, const float* dy, const float* x, const float* p,
+                                  const int32_t* lengths, PositionSizes sizes))
+
 // Reformer's attention, see lsh_attention.cpp. S is L; E, M and chunk are at most 256. rotations[i] = key.normal(i)
 KERNEL(lsh_rotations(float* rotations, Key key, int64_t n))
 // buckets [rounds,B,H,L]: the index of the first largest number in [q_i R, -q_i R], with the rotations R

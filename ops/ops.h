@@ -184,6 +184,11 @@ struct BlockPattern {
 Tensor block_sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v, const BlockPattern& pattern,
                               const AttentionMask& mask = {});
 
+// Learned sums over positions: y[b,r] = sum_j p[j,r] x[b,j] over the j < lengths[b], or all if lengths are empty. At
+// padding, the gradient of x is 0.
+Tensor project_positions(const Tensor& x, const Tensor& p,
+                         const Indices& lengths = {});  // [B,S,...] [at least S,R] [B] -> [B,R,...]
+
 // Reformer's attention (Kitaev et al. 2020): in each of several rounds, positions are hashed into buckets by a random
 // rotation per head, sorted by bucket and cut into chunks; a query sees the keys of its bucket in its chunk and in the
 // one before, but itself only if it sees nothing else in any round. Keys are the queries, normalised to unit length.

@@ -35,7 +35,8 @@ AttentionConfig small(const AttentionKind& kind) {
            {"stride", int64_t{5}},
            {"summary", int64_t{2}},
            {"bigbird-block", int64_t{2}},
-           {"bigbird-random", int64_t{1}}}};
+           {"bigbird-random", int64_t{1}},
+           {"linformer-rank", int64_t{3}}}};
 }
 
 template <class F>
@@ -220,6 +221,71 @@ TEST_CASE("attention kinds: bigbird sees a window, global blocks and random bloc
   const auto whole = seen_keys(config, true, l, Device::cpu), prefix = seen_keys(config, true, 20, Device::cpu);
   for (size_t i = 0; i < prefix.size(); ++i)  // decoding computes prefixes
     CHECK(std::vector(whole[i].begin(), whole[i].begin() + 20) == prefix[i]);
+}
+
+// Softmax attention with dense weights in double, for each head its own keys: keys[n] [keys,E] and values[n] [keys,E]
+// of sequence n = b H + h.
+std::vector<double> dense_attention(const Tensor& q, const std::vector<std::vector<double>>& all_keys,
+                                    const std::vector<std::vector<double>>& all_values) {
+  const std::vector<double> queries = doubles(q);
+  std::vector<double> y(queries.size(), 0);
+  for (size_t row = 0; row < y.size() / e; ++row) {  // (b L + i) H + h
+    const size_t n = row / heads / length * heads + row % heads;
+    const std::vector<double>&own_keys = all_keys[n], &own_values = all_values[n];
+    std::vector<double> weights;
+    double total = 0;
+    for (size_t j = 0; j < own_keys.size() / e; ++j) {
+      double dot = 0;
+      for (size_t c = 0; c < e; ++c) dot += queries[row * e + c] * own_keys[j * e + c];
+      total += weights.emplace_back(std::exp(dot / std::sqrt(static_cast<double>(e))));
+    }
+    for (size_t j = 0; j < weights.size(); ++j)
+      for (size_t c = 0; c < e; ++c) y[row * e + c] += weights[j] / total * own_values[j * e + c];
+  }
+  return y;
+}
+
+TEST_CASE("attention kinds: linformer is softmax attention to learned sums of keys and values") {
+  for (const Device device : devices())
+    for (const bool padded : {false, true}) {
+      const AttentionConfig config{"linformer", {{"linformer-rank", int64_t{3}}}};
+      const auto layer = make_attention(config, shape(false), keys, device);
+      const Tensor projection = layer->parameters().at(0).tensor;
+      CHECK_EQ(projection.shape(), Shape{length, 3});
+      const std::vector<double> p = doubles(projection);
+      const std::vector<int32_t> lengths{7, static_cast<int32_t>(length)};
+      const Tensor q = queries(1, device), k = queries(2, device), v = values(3, device);
+      const auto sums = [&](const Tensor& x) {
+        const std::vector<double> numbers = doubles(x);
+        std::vector<std::vector<double>> all;
+        for (int64_t n = 0; n < batch * heads; ++n) {
+          std::vector<double>& own = all.emplace_back(3 * e, 0.0);
+          const int64_t b = n / heads;
+          for (int64_t j = 0; j < (padded ? lengths[static_cast<size_t>(b)] : length); ++j)
+            for (int64_t r = 0; r < 3; ++r)
+              for (int64_t c = 0; c < e; ++c)
+                own[static_cast<size_t>(r * e + c)] +=
+                    p[static_cast<size_t>(j * 3 + r)] *
+                    numbers[static_cast<size_t>(((b * length + j) * heads + n % heads) * e + c)];
+        }
+        return all;
+      };
+      const Tensor y = (*layer)(q, k, v, {.lengths = padded ? Indices(Shape{batch}, lengths, device) : Indices()});
+      check_close(y, dense_attention(q, sums(k), sums(v)), reduction);
+    }
+}
+
+TEST_CASE("attention kinds: linformer refuses sequences that are longer than its longest") {
+  const auto layer = make_attention({"linformer"}, {heads, e, false, heads * e, length - 1}, keys, Device::cpu);
+  check_fails([&] { (*layer)(queries(1, Device::cpu), queries(2, Device::cpu), values(3, Device::cpu), {}); },
+              "linformer: a sequence of 13 positions is longer than the layer's longest, 12");
+  check_fails(
+      [] {
+        make_attention({"linformer"}, {heads, e, false}, keys, Device::cpu);
+      },
+      "linformer: the longest sequence is 0 positions; it must be known and positive");
+  check_fails([] { make_attention({"linformer"}, shape(true), keys, Device::cpu); },
+              "attention: linformer has no causal form");
 }
 
 TEST_CASE("attention kinds: settings that do not fit together are refused") {

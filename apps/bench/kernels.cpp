@@ -160,6 +160,12 @@ std::vector<Kernel> kernels(Device device) {
        lists_of(pattern), nullptr, sizes);
   CASE(8 * N, 10 * nearby * E, block_sparse_attention_backward, x0.data(), x1.data(), x2.data(), g.data(), a.data(),
        l.data(), a.data(), b.data(), c.data(), lists_of(pattern), nullptr, sizes);
+  constexpr int64_t rank = 16;
+  const PositionSizes projected{batch, length, d, length, rank};
+  const Tensor p = floats({length, rank});
+  CASE(N, 2 * N * rank, project_positions_forward, x0.data(), a.data(), p.data(), nullptr, projected);
+  CASE(2 * N, 4 * N * rank, project_positions_backward, x0.data(), x1.data(), g.data(), a.data(), p.data(), nullptr,
+       projected);
   const Lsh lsh{};
   const int64_t lists = lsh.rounds * sequences;
   const Tensor rotations = floats({lsh.rounds * heads * e * lsh.buckets / 2});

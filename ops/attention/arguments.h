@@ -9,6 +9,17 @@
 
 namespace runnel {
 
+// Throws unless lengths are empty or one number in [0, longest] for each sequence.
+inline void check_lengths(const char* op, const Indices& lengths, int64_t sequences, int64_t longest) {
+  if (!lengths) return;
+  check(lengths.shape() == Shape{sequences}, op, ": lengths ", lengths.shape(), " are not one number for each of ",
+        sequences, " sequences");
+  if (lengths.device() == Device::cpu)
+    for (int64_t b = 0; b < sequences; ++b)
+      check(lengths.data()[b] >= 0 && lengths.data()[b] <= longest, op, ": length ", lengths.data()[b], " of sequence ",
+            b, " is not in [0, ", longest, "]");
+}
+
 // Throws unless q [B,L,H,E], k [B,S,H,E], v [B,S,H,M] and the mask fit together.
 inline AttentionSizes check_attention(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
                                       const AttentionMask& mask) {
@@ -21,15 +32,8 @@ inline AttentionSizes check_attention(const char* op, const Tensor& q, const Ten
   check(!s.causal || s.length == s.key_length, op, ": q ", qs, " and k ", ks,
         " must have the same length to be causal");
 
-  const Indices& lengths = mask.lengths;
-  device_of(op, q, k, v, lengths);
-  if (!lengths) return s;
-  check(lengths.shape() == Shape{s.batch}, op, ": lengths ", lengths.shape(), " are not one number for each of ",
-        s.batch, " sequences");
-  if (lengths.device() == Device::cpu)
-    for (int64_t b = 0; b < s.batch; ++b)
-      check(lengths.data()[b] >= 0 && lengths.data()[b] <= s.key_length, op, ": length ", lengths.data()[b],
-            " of sequence ", b, " is not in [0, ", s.key_length, "]");
+  device_of(op, q, k, v, mask.lengths);
+  check_lengths(op, mask.lengths, s.batch, s.key_length);
   return s;
 }
 
