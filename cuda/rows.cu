@@ -1,4 +1,4 @@
-// Rows taken and put by an index that lies on the device: see ops/rows.cpp.
+// Rows taken and put by an index that lies on the device, and the first positions of sequences: see ops/rows.cpp.
 #include "cuda/launch.h"
 #include "ops/kernels.h"
 
@@ -20,6 +20,20 @@ __global__ void advance_kernel(int32_t* position, int64_t period) {
   if (threadIdx.x == 0) position[0] = position[0] + 1 == period ? 0 : position[0] + 1;
 }
 
+// Launch: a thread per element. Owns: y[b,i].
+__global__ void first_positions_kernel(float* y, const float* x, int64_t batch, int64_t n, int64_t row) {
+  for (int64_t i = first_element(); i < batch * n; i += element_step()) y[i] = x[i / n * row + i % n];
+}
+
+// Launch: a thread per element. Owns: y[b,i].
+__global__ void with_first_positions_kernel(float* y, const float* x, const float* first, int64_t batch, int64_t n,
+                                            int64_t row) {
+  for (int64_t i = first_element(); i < batch * row; i += element_step()) {
+    const int64_t b = i / row, at = i % row;
+    y[i] = at < n ? (first ? first[b * n + at] : 0) : (x ? x[i] : 0);
+  }
+}
+
 }  // namespace
 
 void gather_rows(float* y, const float* x, const int32_t* rows, int64_t count, int64_t n) {
@@ -32,6 +46,14 @@ void put_row(int32_t* rows, const int32_t* row, const int32_t* index, int64_t n)
 
 void advance(int32_t* position, int64_t period) {
   launch("advance", advance_kernel, Grid{dim3(1), dim3(32)}, position, period);
+}
+
+void first_positions(float* y, const float* x, int64_t batch, int64_t n, int64_t row) {
+  launch("first_positions", first_positions_kernel, over(batch * n), y, x, batch, n, row);
+}
+
+void with_first_positions(float* y, const float* x, const float* first, int64_t batch, int64_t n, int64_t row) {
+  launch("with_first_positions", with_first_positions_kernel, over(batch * row), y, x, first, batch, n, row);
 }
 
 }  // namespace runnel::cuda

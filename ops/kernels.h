@@ -137,6 +137,11 @@ KERNEL(sum(float* total, const float* x, int64_t n))
 // y[i] = s[0]: the gradient of sum.
 KERNEL(fill(float* y, const float* s, int64_t n))
 
+// y[b,:] = the first n numbers of x[b,:], with rows of `row` in x.
+KERNEL(first_positions(float* y, const float* x, int64_t batch, int64_t n, int64_t row))
+// y[b,:] = first[b,:], of n numbers, and then x[b,n:], with rows of `row` in x and y. first or x may be null: zeros.
+KERNEL(with_first_positions(float* y, const float* x, const float* first, int64_t batch, int64_t n, int64_t row))
+
 // --- sampling ---------------------------------------------------------------------------------------------------
 
 // y[i,:] = x[rows[i],:], with rows of n.

@@ -82,6 +82,11 @@ Tensor logistic_mixture_nll(const Tensor& params, const Indices& bytes);  // [..
 Indices logistic_mixture_sample(const Tensor& params, const Keys& keys, float temperature = 1,
                                 const Indices& position = {});  // [...,3K] [rows] . [1] -> [...]
 
+// x[:,:n].
+Tensor first_positions(const Tensor& x, int64_t n);  // [B,L,...] -> [B,n,...]
+// x whose first positions are `first`.
+Tensor with_first_positions(const Tensor& x, const Tensor& first);  // [B,L,...] [B,n,...] -> [B,L,...]
+
 // The rows of x along its first axis that are asked for. Has no gradient.
 Tensor gather_rows(const Tensor& x, const Indices& rows);  // [n,...] [count] -> [count,...]
 

@@ -1,4 +1,5 @@
-// Rows read and written by an index in device memory, for sampling. No gradients.
+// Rows read and written by an index in device memory, for sampling, without gradients; and the first positions of
+// sequences, with gradients: taken, they get theirs and all others 0; replaced, the other way round.
 #include "engine/check.h"
 #include "ops/cpu/loops.h"
 #include "ops/cpu/scratch.h"
@@ -17,7 +18,73 @@ void cpu::put_row(int32_t* rows, const int32_t* row, const int32_t* index, int64
 
 void cpu::advance(int32_t* position, int64_t period) { position[0] = position[0] + 1 == period ? 0 : position[0] + 1; }
 
+void cpu::first_positions(float* y, const float* x, int64_t batch, int64_t n, int64_t row) {
+  parallel_rows(batch, n, [=](int64_t b) { copy_numbers(y + b * n, x + b * row, n); });
+}
+
+void cpu::with_first_positions(float* y, const float* x, const float* first, int64_t batch, int64_t n, int64_t row) {
+  const auto copy_or_clear = [](float* to, const float* from, int64_t count) {
+    from ? copy_numbers(to, from, count) : clear(to, count);
+  };
+  parallel_rows(batch, row, [=](int64_t b) {
+    copy_or_clear(y + b * row, first ? first + b * n : nullptr, n);
+    copy_or_clear(y + b * row + n, x ? x + b * row + n : nullptr, row - n);
+  });
+}
+
 #if RUNNEL_ONCE
+
+namespace {
+
+// [B,L,...] as B rows of numbers, of which the first belong to the first n positions.
+struct FirstPositions {
+  int64_t batch, n, row;
+  FirstPositions(const Shape& x, int64_t positions) : batch(x[0]), n(0), row(batch ? x.size() / batch : 0) {
+    if (x[1] > 0) n = row / x[1] * positions;
+  }
+};
+
+Shape with_positions(const Shape& x, int64_t n) {
+  std::vector<int64_t> sizes;
+  for (int axis = 0; axis < x.rank(); ++axis) sizes.push_back(axis == 1 ? n : x[axis]);
+  return Shape(sizes);
+}
+
+Tensor first_positions(const Tensor& x, int64_t positions, const FirstPositions& s) {
+  Tensor y(with_positions(x.shape(), positions), x.device());
+  DISPATCH(x.device(), first_positions(y.data(), x.data(), s.batch, s.n, s.row));
+  return y;
+}
+
+}  // namespace
+
+Tensor first_positions(const Tensor& x, int64_t n) {
+  const Shape shape = x.shape();
+  check(shape.rank() >= 2 && n >= 0 && n <= shape[1], "first_positions: there are no first ", n, " positions in x ",
+        shape);
+  const FirstPositions s(shape, n);
+  return record("first_positions", {x}, first_positions(x, n, s), [=](const Tensor& dy) -> std::vector<Tensor> {
+    Tensor dx(shape, dy.device());
+    DISPATCH(dy.device(), with_first_positions(dx.data(), nullptr, dy.data(), s.batch, s.n, s.row));
+    return {dx};
+  });
+}
+
+Tensor with_first_positions(const Tensor& x, const Tensor& first) {
+  const Device device = device_of("with_first_positions", x, first);
+  const Shape shape = x.shape();
+  const int64_t n = first.shape().rank() >= 2 ? first.shape()[1] : 0;
+  check(shape.rank() >= 2 && n <= shape[1] && first.shape() == with_positions(shape, n), "with_first_positions: first ",
+        first.shape(), " is not made of positions of x ", shape);
+  const FirstPositions s(shape, n);
+  Tensor y(shape, device);
+  DISPATCH(device, with_first_positions(y.data(), x.data(), first.data(), s.batch, s.n, s.row));
+  return record("with_first_positions", {x, first}, y, [=](const Tensor& dy) -> std::vector<Tensor> {
+    Tensor dx(shape, device);
+    DISPATCH(device, with_first_positions(dx.data(), dy.data(), nullptr, s.batch, s.n, s.row));
+    return {dx, first_positions(dy, n, s)};
+  });
+}
 
 Tensor gather_rows(const Tensor& x, const Indices& rows) {
   const Device device = device_of("gather_rows", x, rows);
