@@ -1,11 +1,13 @@
 #include "datasets/files.h"
 
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "engine/check.h"
 #include "engine/file.h"
@@ -72,6 +74,29 @@ std::vector<uint8_t> DataFile::read(uint64_t size) {
     if (static_cast<size_t>(got) < wanted) break;
   }
   return bytes;
+}
+
+LineFile::LineFile(fs::path path) : path_(std::move(path)) {
+  close(open_regular_file(path_));
+  file_.open(path_, std::ios::binary);
+}
+
+bool LineFile::next(std::string& line) {
+  const bool more = static_cast<bool>(std::getline(file_, line));
+  check(more || file_.eof(), path_.string(), ": cannot be read after line ", number_);
+  if (more && line.ends_with('\r')) line.pop_back();
+  number_ += more;
+  return more;
+}
+
+void LineFile::wrong(const std::string& what) const { fail(path_.string(), ":", number_, ": ", what); }
+
+std::vector<std::string_view> fields(std::string_view line) {
+  std::vector<std::string_view> found;
+  for (size_t tab = 0; (tab = line.find('\t')) != std::string_view::npos; line.remove_prefix(tab + 1))
+    found.push_back(line.substr(0, tab));
+  found.push_back(line);
+  return found;
 }
 
 }  // namespace runnel

@@ -2,8 +2,10 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 struct gzFile_s;
@@ -48,5 +50,25 @@ class DataFile {
   std::filesystem::path path_;
   std::unique_ptr<gzFile_s, int (*)(gzFile_s*)> file_;
 };
+
+// The lines of a text file, one after another, whatever their length; they end in \n or \r\n.
+class LineFile {
+ public:
+  explicit LineFile(std::filesystem::path path);  // throws Error if it is not there, or no regular file
+
+  // The next line, without its end; false at the end of the file. Throws Error if it cannot be read.
+  bool next(std::string& line);
+
+  // Throws Error: the file, the number of the last line, and what is wrong with it.
+  [[noreturn]] void wrong(const std::string& what) const;
+
+ private:
+  std::filesystem::path path_;
+  std::ifstream file_;
+  int64_t number_ = 0;
+};
+
+// What stands between the tabs of a line.
+std::vector<std::string_view> fields(std::string_view line);
 
 }  // namespace runnel
