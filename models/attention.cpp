@@ -27,10 +27,10 @@ const AttentionKind& attention_kind(const std::string& name) {
   fail("attention: ", name, " is none of ", names);
 }
 
-Choices causal_attention_names() {
+Choices attention_names(bool causal) {
   Choices names;
   for (const AttentionKind* kind : attention_kinds())
-    if (kind->causal) names.push_back(kind->name);
+    if (causal ? kind->causal : kind->full) names.push_back(kind->name);
   return names;
 }
 
@@ -45,18 +45,27 @@ SettingValues attention_values(const AttentionConfig& config) {
   return values;
 }
 
-Settings attention_settings(AttentionConfig& config, bool all) {
+namespace {
+
+void append_settings(Settings& list, const AttentionKind& kind, AttentionConfig& config) {
+  for (const AttentionKind::Option& option : kind.options) {
+    SettingValue& value = config.values.try_emplace(option.name, option.value).first->second;
+    std::visit([&](auto& x) { list.push_back({option.name, &x, option.allowed, option.help, Since::later}); }, value);
+  }
+}
+
+}  // namespace
+
+Settings attention_settings(AttentionConfig& config) {
+  Settings list;
+  append_settings(list, attention_kind(config.kind), config);
+  return list;
+}
+
+Settings all_attention_settings(AttentionConfig& config, bool causal) {
   Settings list;
   for (const AttentionKind* kind : attention_kinds())
-    if (all || kind->name == config.kind)
-      for (const AttentionKind::Option& option : kind->options) {
-        SettingValue& value = config.values.try_emplace(option.name, option.value).first->second;
-        std::visit(
-            [&](auto& x) {
-              list.push_back({option.name, &x, option.allowed, option.help, Since::later});
-            },
-            value);
-      }
+    if (causal ? kind->causal : kind->full) append_settings(list, *kind, config);
   return list;
 }
 

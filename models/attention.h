@@ -99,7 +99,7 @@ struct AttentionKind {
 
 std::span<const AttentionKind* const> attention_kinds();
 const AttentionKind& attention_kind(const std::string& name);  // throws if there is none of this name
-Choices causal_attention_names();
+Choices attention_names(bool causal);                          // of the kinds that have this form
 
 // A kind and its settings; those not named have the kind's defaults.
 struct AttentionConfig {
@@ -108,8 +108,10 @@ struct AttentionConfig {
 };
 // All values of the kind's settings. Throws if `values` has one of another type.
 SettingValues attention_values(const AttentionConfig& config);
-// The chosen kind's settings (of every kind, with `all`), as a list over config.values, where the defaults are put in.
-Settings attention_settings(AttentionConfig& config, bool all = false);
+// The chosen kind's settings, as a list over config.values, where the defaults are put in; and those of every kind that
+// has the causal form, or the full one.
+Settings attention_settings(AttentionConfig& config);
+Settings all_attention_settings(AttentionConfig& config, bool causal);
 
 // Throws if the kind has no such form, or cannot have these settings.
 std::shared_ptr<const AttentionLayer> make_attention(const AttentionConfig& config, const AttentionShape& shape,

@@ -32,9 +32,12 @@ Settings list(AutoregressiveConfig& c) {
 }
 
 double least_parameters(const AutoregressiveConfig& c) {
-  const auto width = static_cast<double>(c.encoder.heads) * static_cast<double>(c.encoder.head_dim);
-  return static_cast<double>(c.encoder.layers) * width * (3 * width + 2 * static_cast<double>(c.encoder.feed_forward)) +
-         width * (static_cast<double>(c.vocabulary) / 2 + static_cast<double>(c.outputs));
+  return least_parameters(c.encoder) + static_cast<double>(c.encoder.width()) *
+                                           (static_cast<double>(c.vocabulary) / 2 + static_cast<double>(c.outputs));
+}
+
+double fixed_numbers(const AutoregressiveConfig& c) {
+  return static_cast<double>(c.max_length) * static_cast<double>(c.encoder.width()) / 2;
 }
 
 AutoregressiveTransformer::AutoregressiveTransformer(const AutoregressiveConfig& c, Key init, Device device)

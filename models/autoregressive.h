@@ -20,10 +20,13 @@ struct AutoregressiveConfig {
 // The numbers in the matrices that a model with any kind of attention has: a lower bound, for models too large to
 // build.
 double least_parameters(const AutoregressiveConfig& config);
+double fixed_numbers(const AutoregressiveConfig& config);  // that the model computes and a checkpoint does not hold
 // What a checkpoint says of the model; those with a help text are a user's to choose. Without the attention's own.
 Settings list(AutoregressiveConfig& config);
 
 struct AutoregressiveTransformer {
+  using Config = AutoregressiveConfig;
+
   AutoregressiveConfig config;
   Tensor embedding;  // [V,D/2]
   Tensor positions;  // [max_length,D/2], fixed

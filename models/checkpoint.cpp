@@ -23,16 +23,41 @@ json metadata(const SafeTensors& content, const std::filesystem::path& path, con
 
 // Before a damaged number makes a model of terabytes: the matrices that every kind of attention has must fit into what
 // the file holds, and the positional encoding, which it does not hold, into the memory.
-void check_size(const AutoregressiveConfig& c, const Checkpoint& checkpoint) {
+template <class Config>
+void check_size(const Config& c, const Checkpoint& checkpoint) {
   const std::string file = checkpoint.path.string();
   check(least_parameters(c) <= static_cast<double>(element_count(checkpoint.content.tensors)) &&
             c.encoder.layers <= std::ssize(checkpoint.content.tensors),
         file, " is damaged: it describes a model that is larger than the file");
-  const double positions =
-      static_cast<double>(c.max_length) * static_cast<double>(c.encoder.width()) / 2 * sizeof(float);
+  const double positions = fixed_numbers(c) * sizeof(float);
   const auto left = static_cast<double>(available_memory());
   check(positions <= left, file, ": sequences of ", c.max_length, " positions need ", positions / 1e9, " GB, and ",
         left / 1e9, " GB are left");
+}
+
+template <class Config>
+json json_of(Config config) {
+  json model = to_json(list(config));
+  model.update(to_json(attention_settings(config.encoder.attention)));
+  return model;
+}
+
+template <class Model>
+Model load(const Checkpoint& checkpoint, Device device) {
+  const std::string file = checkpoint.path.string();
+  typename Model::Config c;
+  std::string problem = checkpoint.model.is_object() ? read_json(list(c), checkpoint.model) : "not a JSON object";
+  if (problem.empty()) problem = read_json(attention_settings(c.encoder.attention), checkpoint.model);
+  check(problem.empty(), file, " is damaged: it does not describe its model: ", problem);
+  check_size(c, checkpoint);
+  Model model(c, Key{}, device);
+  restore(checkpoint.content, checkpoint.path, model.parameters());
+  for (const auto& [name, tensor] : model.parameters()) {
+    const std::vector<float> values = tensor.to_vector();
+    check(std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }), file,
+          " holds numbers that are not finite, in ", name, ": its training diverged");
+  }
+  return model;
 }
 
 }  // namespace
@@ -67,27 +92,14 @@ Checkpoint read_checkpoint(const std::filesystem::path& given, const std::string
   return c;
 }
 
-json model_json(AutoregressiveConfig config) {
-  json model = to_json(list(config));
-  model.update(to_json(attention_settings(config.encoder.attention)));
-  return model;
-}
+json model_json(AutoregressiveConfig config) { return json_of(std::move(config)); }
+json model_json(ClassifierConfig config) { return json_of(std::move(config)); }
 
 AutoregressiveTransformer load_autoregressive(const Checkpoint& checkpoint, Device device) {
-  const std::string file = checkpoint.path.string();
-  AutoregressiveConfig c;
-  std::string problem = checkpoint.model.is_object() ? read_json(list(c), checkpoint.model) : "not a JSON object";
-  if (problem.empty()) problem = read_json(attention_settings(c.encoder.attention), checkpoint.model);
-  check(problem.empty(), file, " is damaged: it does not describe its model: ", problem);
-  check_size(c, checkpoint);
-  AutoregressiveTransformer model(c, Key{}, device);
-  restore(checkpoint.content, checkpoint.path, model.parameters());
-  for (const auto& [name, tensor] : model.parameters()) {
-    const std::vector<float> values = tensor.to_vector();
-    check(std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }), file,
-          " holds numbers that are not finite, in ", name, ": its training diverged");
-  }
-  return model;
+  return load<AutoregressiveTransformer>(checkpoint, device);
+}
+SequenceClassifier load_classifier(const Checkpoint& checkpoint, Device device) {
+  return load<SequenceClassifier>(checkpoint, device);
 }
 
 }  // namespace runnel

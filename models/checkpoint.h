@@ -6,6 +6,7 @@
 #include <string>
 
 #include "models/autoregressive.h"
+#include "models/classifier.h"
 #include "models/safetensors.h"
 
 namespace runnel {
@@ -29,7 +30,9 @@ void save_checkpoint(const Checkpoint& checkpoint);  // atomic
 Checkpoint read_checkpoint(const std::filesystem::path& path, const std::string& task = "");
 
 nlohmann::json model_json(AutoregressiveConfig config);
+nlohmann::json model_json(ClassifierConfig config);
 // The model that the checkpoint describes, with its parameters. Throws Error that names the file if they do not agree.
 AutoregressiveTransformer load_autoregressive(const Checkpoint& checkpoint, Device device = Device::cpu);
+SequenceClassifier load_classifier(const Checkpoint& checkpoint, Device device = Device::cpu);
 
 }  // namespace runnel

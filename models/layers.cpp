@@ -30,9 +30,9 @@ LayerNorm unit_layer_norm(int64_t width, Device device) {
           Tensor::full(Shape{width}, 0, device).set_wants_grad()};
 }
 
-Tensor random_embedding(int64_t vocabulary, int64_t width, Key key, Device device) {
+Tensor random_embedding(int64_t vocabulary, int64_t width, Key key, Device device, float deviation) {
   std::vector<float> values(static_cast<size_t>(vocabulary * width));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = key.normal(i);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = deviation * key.normal(i);
   return Tensor(Shape{vocabulary, width}, values, device).set_wants_grad();
 }
 

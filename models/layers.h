@@ -34,7 +34,8 @@ void stack(const std::vector<Linear*>& layers);
 
 Linear random_linear(int64_t out, int64_t in, Key key, Device device);  // uniform in +-1/sqrt(in), weight and bias
 LayerNorm unit_layer_norm(int64_t width, Device device);                // weight 1, bias 0
-Tensor random_embedding(int64_t vocabulary, int64_t width, Key key, Device device);  // standard normal: [V,width]
+// Normal with this standard deviation: [V,width].
+Tensor random_embedding(int64_t vocabulary, int64_t width, Key key, Device device, float deviation = 1);
 
 // Appends <name>.weight and <name>.bias.
 template <class Layer>

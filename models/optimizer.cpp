@@ -4,7 +4,7 @@
 // n = n_max - 2 t beta2^t / (1 - beta2^t), n_max = 2 / (1 - beta2) - 1, the number of gradients that v effectively
 // averages at step t, the step is scaled by
 //   rectification = sqrt((n - 4) / (n_max - 4)  (n - 2) / (n_max - 2)  n_max / n)    from n >= 5 on,
-// and before that (5 steps with beta2 = 0.999) it is momentum without v.
+// and before that (5 steps with beta2 = 0.999) it is momentum without v. AdamW is the same without rectification.
 #include "models/optimizer.h"
 
 #include <algorithm>
@@ -41,9 +41,10 @@ void RAdam::begin_update() {
   const double beta2_t = std::pow(o.beta2, t);
   const double n_max = 2 / (1 - o.beta2) - 1;
   const double n = n_max - 2 * t * beta2_t / (1 - beta2_t);
-  const bool adaptive = n >= 5;
+  const bool adaptive = n >= 5 || !o.rectify;
   double size = o.lr / (1 - std::pow(o.beta1, t));
-  if (adaptive) size *= std::sqrt((1 - beta2_t) * (n - 4) / (n_max - 4) * (n - 2) / (n_max - 2) * n_max / n);
+  if (adaptive) size *= std::sqrt(1 - beta2_t);
+  if (adaptive && o.rectify) size *= std::sqrt((n - 4) / (n_max - 4) * (n - 2) / (n_max - 2) * n_max / n);
   const float decay = static_cast<float>(o.weight_decay * o.lr);
   if (rates_) assign(rates_, Tensor(Shape{3}, {static_cast<float>(size), decay, adaptive ? 1.0f : 0.0f}));
 }

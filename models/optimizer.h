@@ -1,5 +1,5 @@
-// Rectified Adam as the authors train with it (Liu et al. 2020); the arithmetic is in ops/radam.cpp. Beside it Muon
-// (Jordan et al. 2024), which is for matrices only and learns more from as many updates; its arithmetic is in
+// Rectified Adam as the authors train with it (Liu et al. 2020), or AdamW; the arithmetic is in ops/radam.cpp. Beside
+// it Muon (Jordan et al. 2024), which is for matrices only and learns more from as many updates; its arithmetic is in
 // ops/muon.cpp.
 #pragma once
 #include <vector>
@@ -14,6 +14,7 @@ struct RAdamOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
+  bool rectify = true;         // false: AdamW (Loshchilov and Hutter 2019)
   double weight_decay = 0.01;  // decoupled: p -= weight_decay lr p
   double clip = 1;             // each tensor's gradient is scaled down to this norm; 0: never
   double global_clip = 0;      // all gradients together are scaled down to this norm; 0: never

@@ -142,6 +142,15 @@ KERNEL(first_positions(float* y, const float* x, int64_t batch, int64_t n, int64
 // y[b,:] = first[b,:], of n numbers, and then x[b,n:], with rows of `row` in x and y. first or x may be null: zeros.
 KERNEL(with_first_positions(float* y, const float* x, const float* first, int64_t batch, int64_t n, int64_t row))
 
+// y[b] = mean of x[b,l] over l < lengths[b] (null: all), 0 if there are none: [B,L,D] -> [B,D]
+KERNEL(mean_positions_forward(float* y, const float* x, const int32_t* lengths, int64_t batch, int64_t length,
+                              int64_t d))
+KERNEL(mean_positions_backward(float* dx, const float* dy, const int32_t* lengths, int64_t batch, int64_t length,
+                               int64_t d))
+// With a = x[2i], b = x[2i+1]: y[i] = (a, b, a b, a - b): [2 pairs,D] -> [pairs,4D]
+KERNEL(pair_features_forward(float* y, const float* x, int64_t pairs, int64_t d))
+KERNEL(pair_features_backward(float* dx, const float* dy, const float* x, int64_t pairs, int64_t d))
+
 // --- sampling ---------------------------------------------------------------------------------------------------
 
 // y[i,:] = x[rows[i],:], with rows of n.

@@ -87,6 +87,11 @@ Tensor first_positions(const Tensor& x, int64_t n);  // [B,L,...] -> [B,n,...]
 // x whose first positions are `first`.
 Tensor with_first_positions(const Tensor& x, const Tensor& first);  // [B,L,...] [B,n,...] -> [B,L,...]
 
+// The mean of each sequence's positions before lengths[b], 0 if there are none. Empty lengths: all are L.
+Tensor mean_positions(const Tensor& x, const Indices& lengths);  // [B,L,D] [B] -> [B,D]
+// Of pairs of rows a, b one after the other: (a, b, a b, a - b), element by element.
+Tensor pair_features(const Tensor& x);  // [2B,D] -> [B,4D]
+
 // The rows of x along its first axis that are asked for. Has no gradient.
 Tensor gather_rows(const Tensor& x, const Indices& rows);  // [n,...] [count] -> [count,...]
 

@@ -1,4 +1,5 @@
 #include <numeric>
+#include <tuple>
 
 #include "models/optimizer.h"
 #include "tests/check.h"
@@ -8,7 +9,7 @@ using namespace runnel::test;
 
 namespace {
 
-// RAdam on one tensor as its paper and the authors' training describe it, in double.
+// RAdam on one tensor as its paper and the authors' training describe it, or AdamW, in double.
 struct Reference {
   RAdamOptions o;
   std::vector<double> p, m = std::vector<double>(p.size()), v = m;
@@ -23,14 +24,14 @@ struct Reference {
     ++t;
     const double n_max = 2 / (1 - o.beta2) - 1;
     const double n = n_max - 2 * t * std::pow(o.beta2, t) / (1 - std::pow(o.beta2, t));
-    const double variance = (n - 4) * (n - 2) * n_max / ((n_max - 4) * (n_max - 2) * n);
+    const double variance = o.rectify ? (n - 4) * (n - 2) * n_max / ((n_max - 4) * (n_max - 2) * n) : 1;
     for (size_t i = 0; i < p.size(); ++i) {
       const double x = scale * g[i];
       m[i] = o.beta1 * m[i] + (1 - o.beta1) * x;
       v[i] = o.beta2 * v[i] + (1 - o.beta2) * x * x;
       const double m_hat = m[i] / (1 - std::pow(o.beta1, t));
       p[i] *= 1 - o.lr * o.weight_decay;
-      if (t <= 5)
+      if (o.rectify && t <= 5)
         p[i] -= o.lr * m_hat;
       else
         p[i] -= o.lr * std::sqrt(variance * (1 - std::pow(o.beta2, t))) * m_hat / (std::sqrt(v[i]) + o.eps);
@@ -92,15 +93,18 @@ TEST_CASE("sums_of_squares: exact to one rounding, for any sizes and any number 
   }
 }
 
-TEST_CASE("RAdam: twelve updates equal its definition; five without the adaptive term, clipped or not") {
+TEST_CASE("RAdam, AdamW: twelve updates equal the definition; RAdam's first five have no adaptive term") {
   const std::vector<int64_t> sizes{1, 3, 31, 33, 65, 9000};
   for (Device device : devices())
-    for (const auto& [clip, global_clip] : std::vector<std::pair<double, double>>{{1, 0}, {0, 0}, {0, 2}, {1, 3}})
+    for (const auto& [clip, global_clip, rectify] : std::vector<std::tuple<double, double, bool>>{
+             {1, 0, true}, {0, 0, true}, {0, 2, true}, {1, 3, true}, {1, 0, false}})
       for (float size : {0.01f, 4.0f}) {
+        CAPTURE(rectify);
         CAPTURE(clip);
         CAPTURE(global_clip);
         CAPTURE(size);
-        const RAdamOptions options{.lr = 0.01, .weight_decay = 0.1, .clip = clip, .global_clip = global_clip};
+        const RAdamOptions options{
+            .lr = 0.01, .rectify = rectify, .weight_decay = 0.1, .clip = clip, .global_clip = global_clip};
         const auto parameters = make_parameters(sizes, device);
         RAdam optimizer(parameters, options);
         std::vector<Reference> references;

@@ -23,21 +23,25 @@ struct AttentionOptions : BenchOptions {
   std::string attention;
   AttentionConfig values = {};  // of all kinds' own settings
   double limit = 20;
+  bool full = false;
 
+  AttentionShape shape(int64_t length) const { return {heads, head_dim, !full, heads * head_dim, length}; }
   Settings list() override {
     return extended(
-        extended(BenchOptions::list(),
-                 {{"heads", &heads, in_range(1, 1024), "heads"},
-                  {"head-dim", &head_dim, in_range(1, 256), "E = M"},
-                  {"shortest", &shortest, in_range(1, 1 << 24), "the first length; each is twice the one before"},
-                  {"longest", &longest, in_range(1, 1 << 24), "no length is above this"},
-                  {"batch", &batch, in_range(0, 1 << 20), "sequences; 0: as many as have --longest positions together"},
-                  {"attention",
-                   &attention,
-                   {},
-                   "kinds of attention, or variants such as lsh-4, separated by commas; default: all"},
-                  {"limit", &limit, in_range(0, 1e6), "seconds: a length that would take longer is left out"}}),
-        attention_settings(values, true));
+        extended(
+            BenchOptions::list(),
+            {{"heads", &heads, in_range(1, 1024), "heads"},
+             {"head-dim", &head_dim, in_range(1, 256), "E = M"},
+             {"shortest", &shortest, in_range(1, 1 << 24), "the first length; each is twice the one before"},
+             {"longest", &longest, in_range(1, 1 << 24), "no length is above this"},
+             {"batch", &batch, in_range(0, 1 << 20), "sequences; 0: as many as have --longest positions together"},
+             {"attention",
+              &attention,
+              {},
+              "kinds of attention, or variants such as lsh-4, separated by commas; default: all"},
+             {"limit", &limit, in_range(0, 1e6), "seconds: a length that would take longer is left out"},
+             {"full", &full, {}, "every query sees all keys, which all kinds can; default: causal, as in figure 1"}}),
+        all_attention_settings(values, false));
   }
 };
 
@@ -51,12 +55,12 @@ struct Method {
   AttentionConfig config;
 };
 
-// Every variant of every kind that has a causal form, or those that --attention names.
+// Every variant of every kind that has the form, or those that --attention names.
 std::vector<Method> methods_of(const AttentionOptions& o) {
   std::vector<Method> all, chosen;
   Choices names;
   for (const AttentionKind* kind : attention_kinds()) {
-    if (!kind->causal) continue;
+    if (o.full ? !kind->full : !kind->causal) continue;
     std::vector<AttentionKind::Variant> variants = kind->variants;
     if (variants.empty()) variants.push_back({kind->name, {}});
     for (const AttentionKind::Variant& variant : variants) {
@@ -85,10 +89,12 @@ PerSample measure(const AttentionOptions& o, const Method& method, int64_t lengt
   std::vector<Tensor> in;
   for (const uint64_t i : {1, 2, 3}) in.push_back(uniform(shape, Key{i}, device).set_wants_grad());
   const Tensor dy = uniform(shape, Key{4}, device);
-  const auto layer = make_attention(method.config, {o.heads, o.head_dim, true}, {Key{5}}, device);
+  const AttentionKeys keys{.fixed = Key{5}, .init = Key{6}};
+  const auto layer = make_attention(method.config, o.shape(length), keys, device);
+  const Tensor input = uniform(Shape{batch, length, o.heads * o.head_dim}, Key{7}, device);
   const auto pass = [&] {
     Tape tape;
-    const Tensor y = (*layer)(in[0], in[1], in[2], {.key = Key{5}});
+    const Tensor y = (*layer)(in[0], in[1], in[2], {.key = Key{5}, .input = input});
     // A loss whose gradient is dy, and which costs nothing.
     tape.backward(record("loss", {y}, Tensor::full({}, 0, device), [&](const Tensor&) { return std::vector{dy}; }));
   };
@@ -118,7 +124,7 @@ int bench_attention(AttentionOptions& o) {
   check<UsageError>(o.shortest <= o.longest, "--shortest ", o.shortest, " is above --longest ", o.longest);
   const std::vector<Method> methods = methods_of(o);
   for (const Method& method : methods)  // before anything is written
-    make_attention(method.config, {o.heads, o.head_dim, true}, {Key{5}}, Device::cpu);
+    make_attention(method.config, o.shape(1), {Key{5}}, Device::cpu);
   const auto longest_of_paper = [](const std::string& name) {
     static const std::map<std::string, int64_t> longest{
         {"linear", 65536}, {"softmax", 4096}, {"lsh-1", 65536}, {"lsh-4", 16384}, {"lsh-8", 16384}};
@@ -127,8 +133,8 @@ int bench_attention(AttentionOptions& o) {
   };
   const auto batch_of = [&o](int64_t length) { return o.batch ? o.batch : std::max<int64_t>(1, o.longest / length); };
 
-  fmt::print("causal attention, forward and backward, H {}, E = M = {}; paper: whether figure 1 has it (11 GB)\n",
-             o.heads, o.head_dim);
+  fmt::print("{} attention, forward and backward, H {}, E = M = {}; paper: whether figure 1 has it (11 GB)\n",
+             o.full ? "full" : "causal", o.heads, o.head_dim);
   int64_t lengths = 0;
   for (int64_t length = o.shortest; length <= o.longest; length *= 2) ++lengths;
   Table table(o, "attention", {"method", "L", "batch", "ms/sample", "MB/sample", "paper"},
@@ -162,7 +168,7 @@ int bench_attention(AttentionOptions& o) {
       curve.emplace_back(static_cast<double>(length), sample);
       table.row({method.name, std::to_string(length), std::to_string(batch),
                  fmt::format("{:.3f}", 1e3 * sample.seconds), fmt::format("{:.2f}", sample.bytes / 1e6),
-                 longest_of_paper(method.name) >= length ? "yes" : "no"});
+                 !o.full && longest_of_paper(method.name) >= length ? "yes" : "no"});
     }
   }
 

@@ -51,7 +51,7 @@ int bench_convergence(ConvergenceOptions& options) {
   std::vector<std::string> names;
   std::istringstream list(options.attention);
   for (std::string name; std::getline(list, name, ',');) {
-    const Choices known = causal_attention_names();
+    const Choices known = attention_names(true);
     check<UsageError>(std::find(known.begin(), known.end(), name) != known.end(), "--attention ", excerpt(name),
                       " is not one of ", one_of(known).description());
     names.push_back(name);

@@ -15,8 +15,8 @@ struct TrainingOptions : Timing {
 
   Settings list() override {
     return extended(extended(Timing::list(),
-                             {{"attention", &attention.kind, one_of(causal_attention_names()), "attention mechanism"}}),
-                    attention_settings(attention, true));
+                             {{"attention", &attention.kind, one_of(attention_names(true)), "attention mechanism"}}),
+                    all_attention_settings(attention, true));
   }
 };
 

@@ -33,15 +33,20 @@ Settings TrainSettings::list() {
        {"minutes", &minutes, in_range(0, 1e6), "stop after this many minutes of training in all; 0: no limit",
         Since::later, changeable},
        {"lr", &lr, in_range(0, 100), "learning rate"},
-       {"schedule", &schedule, one_of({"constant", "step", "quadratic"}),
+       {"schedule", &schedule, one_of({"constant", "step", "quadratic", "one-cycle", "cosine", "rsqrt"}),
         "learning rate schedule: constant; step: a tenth after --lr-step updates; quadratic: times the square of the "
-        "part of the run that is left"},
+        "part of the run that is left; one-cycle: linearly down to 0; cosine: down to 0 along half a cosine; rsqrt: "
+        "times the root of --warmup over the updates made"},
+       {"warmup", &warmup, in_range(0, 1e9), "updates over which the learning rate first rises linearly from 0",
+        Since::later},
        {"lr-step", &lr_step, in_range(1), "updates before the learning rate drops (--schedule step)"},
-       {"optimizer", &optimizer, one_of({"radam", "muon"}),
-        "muon: Muon, on gradients scaled to norm 1, for the value, output and feed-forward matrices, RAdam for the "
+       {"optimizer", &optimizer, one_of({"radam", "adamw", "muon"}),
+        "radam: rectified Adam; adamw: Adam with decoupled weight decay; muon: Muon, on gradients scaled to norm 1, "
+        "for the value, output and feed-forward matrices, RAdam for the "
         "rest"},
-       {"beta2", &beta2, in_range(0.9, 0.9999), "decay of RAdam's mean of squared gradients"},
-       {"weight-decay", &weight_decay, in_range(0, 1), "decoupled weight decay of RAdam's parameters"},
+       {"beta2", &beta2, in_range(0.9, 0.9999), "decay of Adam's mean of squared gradients"},
+       {"weight-decay", &weight_decay, in_range(0, 1),
+        "decoupled weight decay of the parameters that Adam or RAdam updates"},
        {"clip", &clip, in_range(0, 1e9), "largest gradient norm of each parameter tensor; 0: any"},
        {"global-clip", &global_clip, in_range(0, 1e9), "largest norm of all gradients together; 0: any"},
        {"log-every", &log_every, in_range(1), "updates per row of metrics.csv", Since::first, changeable},
@@ -56,7 +61,8 @@ nlohmann::json config_json(TrainSettings& settings) {
   return json;
 }
 
-Settings TransformerSettings::list() {
+template <class Config>
+Settings ModelSettings<Config>::list() {
   Settings all = TrainSettings::list();
   all.push_back({"width", &width, in_range(2, 65536), "model width D, shared by the heads"});
   all.push_back({"recompute",
@@ -68,14 +74,34 @@ Settings TransformerSettings::list() {
                  changeable});
   for (const Setting& setting : runnel::list(model))
     if (!setting.help.empty()) all.push_back(as_flag(setting));
-  return extended(all, attention_settings(model.encoder.attention, true));
+  return extended(all, all_attention_settings(model.encoder.attention, causal));
 }
 
-void TransformerSettings::adapt_to(const nlohmann::json& config) {
-  if (!config.contains("embedding-dropout")) model.embedding_dropout = model.encoder.dropout;
+template <class Config>
+void ModelSettings<Config>::adapt_to(const nlohmann::json& config) {
   for (const AttentionKind* kind : attention_kinds())
     for (const AttentionKind::Option& option : kind->options)
       if (!config.contains(option.name)) set_attention(option.name, option.value);  // not the preset's value
+}
+
+template <class Config>
+Config ModelSettings<Config>::with_encoder(Config config, int64_t projected_width) const {
+  config.encoder.head_dim = projected_width / config.encoder.heads;
+  config.encoder.recompute = recompute;
+  config.encoder.attention.values = attention_values(config.encoder.attention);
+  const double bytes = 3 * 4 * least_parameters(config), free = static_cast<double>(free_memory(where()));
+  check(bytes < free, "a model of --layers ", config.encoder.layers, ", --width ", width, " and --feed-forward ",
+        config.encoder.feed_forward, " needs ", std::ceil(bytes / 1e9),
+        " GB or more for parameters, gradients and moments; ", std::floor(free / 1e8) / 10, " GB are free");
+  return config;
+}
+
+template struct ModelSettings<AutoregressiveConfig>;
+template struct ModelSettings<ClassifierConfig>;
+
+void TransformerSettings::adapt_to(const nlohmann::json& config) {
+  ModelSettings::adapt_to(config);
+  if (!config.contains("embedding-dropout")) model.embedding_dropout = model.encoder.dropout;
 }
 
 AutoregressiveConfig TransformerSettings::model_for(int64_t vocabulary, int64_t outputs, int64_t max_length) const {
@@ -84,17 +110,10 @@ AutoregressiveConfig TransformerSettings::model_for(int64_t vocabulary, int64_t 
   check<UsageError>(width % 2 == 0, "--width ", width,
                     " is odd; half of it is the embedding, half the positional encoding");
   AutoregressiveConfig config = model;
-  config.encoder.head_dim = width / heads;
-  config.encoder.recompute = recompute;
-  config.encoder.attention.values = attention_values(config.encoder.attention);
   config.vocabulary = vocabulary;
   config.outputs = outputs;
   config.max_length = max_length;
-  const double bytes = 3 * 4 * least_parameters(config), free = static_cast<double>(free_memory(where()));
-  check(bytes < free, "a model of --layers ", config.encoder.layers, ", --width ", width, " and --feed-forward ",
-        config.encoder.feed_forward, " needs ", std::ceil(bytes / 1e9),
-        " GB or more for parameters, gradients and moments; ", std::floor(free / 1e8) / 10, " GB are free");
-  return config;
+  return with_encoder(std::move(config), width);
 }
 
 nlohmann::json read_config(const std::filesystem::path& run_folder) {

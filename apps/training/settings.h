@@ -10,6 +10,7 @@
 #include "apps/cli/subcommand.h"
 #include "engine/check.h"
 #include "models/autoregressive.h"
+#include "models/classifier.h"
 
 namespace runnel {
 
@@ -21,7 +22,8 @@ struct TrainSettings : RuntimeOptions {
   int64_t steps = 10000;
   double minutes = 0;  // of training in all, over all resumes; 0: no limit
   double lr = 1e-3;
-  std::string schedule = "step";  // step: x 0.1 after lr_step updates; quadratic: x (1 - part of the run done)^2
+  std::string schedule = "step";
+  int64_t warmup = 0;  // updates
   int64_t lr_step = 3000;
   std::string optimizer = "radam";
   double beta2 = 0.999;
@@ -41,23 +43,37 @@ struct TrainSettings : RuntimeOptions {
   Settings list() override;
   // Sets what an older version's config.json lacks and what its runs did by another setting.
   virtual void adapt_to(const nlohmann::json& /*config*/) {}
+  // Sets what the preset makes depend on settings that the command line or --config gave.
+  virtual void adapt_preset() {}
 };
 // What config.json holds, and each checkpoint but for the threads: every setting, with the preset.
 nlohmann::json config_json(TrainSettings& settings);
 
-// What the tasks with an autoregressive transformer take besides.
-struct TransformerSettings : TrainSettings {
+// What the tasks with a transformer take besides: what the list of its configuration has help for, the attention's own
+// settings, and these, from which head_dim follows.
+template <class Config>
+struct ModelSettings : TrainSettings {
+  static constexpr bool causal = std::is_same_v<Config, AutoregressiveConfig>;
+
   int64_t width = 256;  // D, shared by the heads
   bool recompute = false;
-  AutoregressiveConfig model = {};  // what its list has help for; head_dim follows from width
+  Config model = {};
 
   Settings list() override;
   void adapt_to(const nlohmann::json& config) override;
-  // The model of these settings. Throws UsageError that names the flag that cannot be, and
-  // Error if the memory cannot hold such a model and its training.
-  AutoregressiveConfig model_for(int64_t vocabulary, int64_t outputs, int64_t max_length) const;
   // Sets one of the attention's own settings, for presets.
   void set_attention(const std::string& name, SettingValue value) { model.encoder.attention.values[name] = value; }
+
+ protected:
+  // Throws UsageError that names the flag that cannot be, and Error if the memory cannot hold such a model and its
+  // training.
+  Config with_encoder(Config config, int64_t projected_width) const;
+};
+
+struct TransformerSettings : ModelSettings<AutoregressiveConfig> {
+  void adapt_to(const nlohmann::json& config) override;
+  // The model of these settings. Throws as with_encoder.
+  AutoregressiveConfig model_for(int64_t vocabulary, int64_t outputs, int64_t max_length) const;
 };
 
 // The config.json of a run. Throws Error if there is none, or if it cannot be read.
@@ -116,6 +132,9 @@ void add_training(Subcommand task, Command& chosen, const char* help, std::vecto
         std::find_if(presets.begin(), presets.end(), [&](const S& s) { return given["preset"] == s.preset; });
     check(preset != presets.end(), file, ": \"preset\" is not one of ", one_of(names).description());
     *settings = *preset;
+    apply_settings_file(*settings, given, file);
+    command.apply_flags();
+    settings->adapt_preset();
     apply_settings_file(*settings, given, file);
     command.apply_flags();
     check<UsageError>(!settings->resume || !settings->overwrite, "--resume and --overwrite: give one of them");

@@ -46,6 +46,8 @@ class Task {
   virtual std::vector<double> validate(const WorkDone& report) const = 0;
   // Pictures of what the model does; may be none.
   virtual std::vector<Picture> preview(const WorkDone&) const { return {}; }
+  // The same as lines of text; may be empty.
+  virtual std::string preview_text(const WorkDone&) const { return {}; }
 };
 
 // Trains until --steps or --minutes, or until SIGINT, SIGTERM or SIGHUP: then saves and returns 130, else 0. With

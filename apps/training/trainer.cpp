@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <numbers>
 #include <optional>
 #include <set>
 
@@ -77,6 +78,7 @@ class Trainer {
         optimizer_(parameters_,
                    {.lr = settings.lr,
                     .beta2 = settings.beta2,
+                    .rectify = settings.optimizer != "adamw",
                     .weight_decay = settings.weight_decay,
                     .clip = settings.clip,
                     .global_clip = settings.global_clip},
@@ -141,12 +143,19 @@ Trainer::Update Trainer::update(int64_t step, int64_t batch, int64_t part) {
 }
 
 double Trainer::learning_rate(int64_t step, double seconds) const {
-  if (settings_.schedule == "step") return settings_.lr * (step < settings_.lr_step ? 1 : 0.1);
-  if (settings_.schedule == "constant") return settings_.lr;
+  const std::string& schedule = settings_.schedule;
+  const auto updates = static_cast<double>(step + 1), warmup = static_cast<double>(settings_.warmup);
+  const double lr = settings_.lr * (updates < warmup ? updates / warmup : 1);
+  if (schedule == "step") return lr * (step < settings_.lr_step ? 1 : 0.1);
+  if (schedule == "constant") return lr;
+  if (schedule == "rsqrt") return lr * std::sqrt(std::max(warmup, 1.0) / std::max(updates, std::max(warmup, 1.0)));
   double done = static_cast<double>(step) / static_cast<double>(settings_.steps);
   if (settings_.minutes > 0) done = std::max(done, seconds / (60 * settings_.minutes));
   const double left = 1 - std::min(done, 1.0);
-  return settings_.lr * left * left;
+  if (schedule == "quadratic") return lr * left * left;
+  if (schedule == "cosine") return lr * (1 - std::cos(std::numbers::pi * left)) / 2;
+  const double after_warmup = 1 - warmup / static_cast<double>(settings_.steps);  // one-cycle
+  return after_warmup > 0 ? lr * std::min(1.0, left / after_warmup) : lr;
 }
 
 Checkpoint Trainer::checkpoint(const fs::path& path, bool with_optimizer) const {
@@ -231,10 +240,13 @@ std::vector<double> Trainer::evaluate() {
     check(std::isfinite(values[i]), "the metric ", metrics_[i].name, " is ", values[i], " at step ", at_.step);
   save_if_best(values[0]);
   attempt("preview", [&] {
+    const std::string text = task_.preview_text(interruptible("classified"));
     const std::vector<Picture> pictures = task_.preview(interruptible("drew byte"));
+    const fs::path stem = *folder_ / fmt::format("samples/step-{:07}", at_.step);
+    if (!text.empty() || !pictures.empty()) fs::create_directories(stem.parent_path());
+    if (!text.empty()) write_atomically(stem.string() + ".txt", {text});
     if (pictures.empty()) return;
-    fs::create_directories(*folder_ / "samples");
-    write_png(*folder_ / fmt::format("samples/step-{:07}.png", at_.step), sheet(pictures, 8));
+    write_png(stem.string() + ".png", sheet(pictures, 8));
     if (is_terminal(STDOUT_FILENO)) {
       const int64_t fit = std::min(terminal_columns(STDOUT_FILENO) / (pictures[0].width + 4), std::ssize(pictures));
       if (fit > 0) say("\r\x1b[K" + half_blocks(sheet({pictures.begin(), pictures.begin() + fit}, fit, 1)));

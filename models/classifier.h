@@ -1,0 +1,53 @@
+// A transformer that puts a sequence, or a pair of sequences, into a class, as in Long Range Arena (Tay et al. 2021):
+// token embedding plus positions -> encoder in which every position sees all -> one vector -> a layer with relu -> a
+// logit for each class.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "models/encoder.h"
+#include "models/settings.h"
+
+namespace runnel {
+
+struct ClassifierConfig {
+  EncoderConfig encoder = {};
+  int64_t vocabulary = 257;   // V: tokens are 0 .. V-1, of which 0 is padding
+  int64_t classes = 2;        //
+  int64_t max_length = 1024;  // longest sequence
+  int64_t head_width = 0;     // of the layer before the logits; 0: feed_forward
+  bool pairs = false;         // sequences 2i and 2i+1 make sample i
+  std::string pool = "mean";  // of the positions without padding; or cls: a token of its own before the sequence
+  std::string positions = "learned";  // or sinusoidal; added to the embedding
+  std::string norm = "pre";           // or post
+};
+// As for AutoregressiveConfig (models/autoregressive.h).
+double least_parameters(const ClassifierConfig& config);
+double fixed_numbers(const ClassifierConfig& config);
+Settings list(ClassifierConfig& config);
+
+struct SequenceClassifier {
+  using Config = ClassifierConfig;
+
+  ClassifierConfig config;
+  Tensor embedding;  // [V,D], with pool cls [V+1,D]
+  Tensor positions;  // [max_length,D], with pool cls [max_length+1,D]
+  Encoder encoder;
+  Linear hidden, predictor;
+
+  SequenceClassifier(const ClassifierConfig& c, Key init, Device device = Device::cpu);
+
+  struct Input {
+    Indices tokens;     // [B,L]
+    Indices positions;  // [B,L]: each token's place in its sequence, in [0, max_length)
+    Indices lengths;    // [B]: tokens from there on are padding
+  };
+  // Logits: [B,classes], of pairs [B/2,classes]. With a key, dropout and the attention's randomness are drawn from it
+  // (training).
+  Tensor operator()(const Input& input, std::optional<Key> key = {}) const;
+
+  Device device() const { return embedding.device(); }
+  Parameters parameters() const;
+};
+
+}  // namespace runnel
