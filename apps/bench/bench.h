@@ -36,6 +36,8 @@ void add_training_speed(Subcommand bench, Command& chosen);
 void add_reading(Subcommand bench, Command& chosen);
 void add_generation(Subcommand bench, Command& chosen);
 void add_convergence(Subcommand bench, Command& chosen);
+void add_lra(Subcommand bench, Command& chosen);
+void add_lra_speed(Subcommand bench, Command& chosen);
 void add_kernels(Subcommand bench, Command& chosen);
 void add_ladder(Subcommand bench, Command& chosen);
 

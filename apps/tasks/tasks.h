@@ -1,4 +1,5 @@
-// The tasks: each is one file in apps/tasks/, which defines its subcommand, and one line here.
+// The tasks: each is one file in apps/tasks/, which defines its subcommand, and one line here; those that
+// classify sequences have their line in apps/classification/classification.h.
 #pragma once
 #include "apps/cli/subcommand.h"
 
@@ -8,7 +9,9 @@ void add_copy(Subcommand program, Command& chosen);
 void add_mnist(Subcommand program, Command& chosen);
 void add_cifar10(Subcommand program, Command& chosen);
 void add_images(Subcommand program, Command& chosen);
+void add_classification_tasks(Subcommand program, Command& chosen);
 
-inline constexpr void (*all_tasks[])(Subcommand, Command&) = {add_copy, add_mnist, add_cifar10, add_images};
+inline constexpr void (*all_tasks[])(Subcommand, Command&) = {add_copy, add_mnist, add_cifar10, add_images,
+                                                              add_classification_tasks};
 
 }  // namespace runnel

@@ -1,0 +1,208 @@
+// runnel bench lra: accuracies of kinds of attention on a task of Long Range Arena, beside published ones.
+#include "apps/bench/lra.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "apps/bench/bench.h"
+#include "apps/classification/classification.h"
+#include "apps/training/metrics.h"
+#include "engine/check.h"
+#include "engine/file.h"
+#include "engine/memory.h"
+
+namespace runnel {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ArenaOptions : RuntimeOptions {
+  std::string task = "listops";
+  std::string attention;
+  std::string preset = "small";
+  std::string data;
+  int64_t seeds = 1;
+  int64_t steps = 0;
+  double minutes = 0;
+  int64_t generated = 0;
+  int64_t limit = 0;
+  std::string out = "runs/lra";
+
+  Settings list() override {
+    Choices tasks;
+    for (const ClassificationDataset* dataset : classification_datasets) tasks.push_back(dataset->name);
+    return extended(RuntimeOptions::list(),
+                    {{"task", &task, one_of(tasks), "task"},
+                     {"attention", &attention, {}, "kinds of attention, separated by commas; default: all"},
+                     {"preset", &preset, one_of({"paper", "small", "tiny"}), "preset of the task's train"},
+                     {"data", &data, {}, "data of the task, as in its train"},
+                     {"seeds", &seeds, in_range(1, 1000), "runs of each kind, with seeds from --seed on"},
+                     {"steps", &steps, in_range(0), "updates of a run; 0: the preset's"},
+                     {"minutes", &minutes, in_range(0, 1e6), "training time of a run; 0: the preset's"},
+                     {"generated", &generated, in_range(0, 1e7), "samples of a generated data set; 0: the preset's"},
+                     {"limit", &limit, in_range(0, 1e9), "test only on so many samples; 0: all"},
+                     {"out", &out, {}, "folder for the tables, the plot and the runs; existing runs are continued"},
+                     json_flag()});
+  }
+};
+
+std::vector<std::string> kinds_of(const ArenaOptions& o) {
+  const Choices known = attention_names(false);
+  if (o.attention.empty()) return known;
+  std::vector<std::string> kinds;
+  std::istringstream words(o.attention);
+  for (std::string word; std::getline(words, word, ',');) {
+    check<UsageError>(std::find(known.begin(), known.end(), word) != known.end(), "--attention ", excerpt(word),
+                      " is not one of ", one_of(known).description());
+    kinds.push_back(word);
+  }
+  return kinds;
+}
+
+// Tokens per second: the median over the rows of metrics.csv.
+double trained_rate(const fs::path& run) {
+  std::ifstream file(run / "metrics.csv");
+  std::string row, cell;
+  std::getline(file, row);
+  std::vector<std::string> names;
+  for (std::istringstream cells(row); std::getline(cells, cell, ',');) names.push_back(cell);
+  const auto column = std::find(names.begin(), names.end(), "tokens_per_second") - names.begin();
+  std::vector<double> rates;
+  while (std::getline(file, row)) {
+    std::istringstream cells(row);
+    for (int64_t i = 0; i <= column; ++i) std::getline(cells, cell, ',');
+    rates.push_back(std::stod(cell));
+  }
+  return rates.empty() ? 0 : median(rates);
+}
+
+const PublishedResults* published(const std::string& kind) {
+  const auto found = std::find_if(std::begin(published_results), std::end(published_results),
+                                  [&](const auto& r) { return r.kind == kind; });
+  return found == std::end(published_results) ? nullptr : &*found;
+}
+
+std::string cell(double accuracy) { return accuracy > 0 ? fmt::format("{:.2f}", accuracy) : "-"; }
+
+struct Cell {
+  std::string kind;
+  uint64_t seed;
+  int64_t parameters, step;
+  double accuracy, loss, rate, bytes;
+};
+
+// Score over speed; the area of a dot is the memory.
+void bubble_plot(const fs::path& csv, const fs::path& png, const std::string& task, double most_bytes) {
+  plot(png,
+       "set title " + quoted(task + ": the size of a dot is the memory of training") +
+           "; set xlabel 'tokens per second in training'; set ylabel 'test accuracy in per cent'; unset key; "
+           "set style fill transparent solid 0.4; set offsets graph 0.15, graph 0.15, graph 0.15, graph 0.15; plot " +
+           data_file(csv) + " skip 1 using 7:5:(6*sqrt($8/" + std::to_string(most_bytes) +
+           ")) with points pt 7 ps variable lc rgb '#3060b0', " + data_file(csv) +
+           " skip 1 using 7:5:1 with labels offset 0,1.5");
+}
+
+int bench_lra(ArenaOptions& o) {
+  const ClassificationDataset& dataset =
+      **std::find_if(std::begin(classification_datasets), std::end(classification_datasets),
+                     [&](const auto* d) { return d->name == o.task; });
+  const auto column =
+      static_cast<size_t>(std::find(std::begin(arena_tasks), std::end(arena_tasks), o.task) - std::begin(arena_tasks));
+  const std::vector<std::string> kinds = kinds_of(o);
+  const std::vector<ClassificationSettings> presets = classification_presets(dataset);
+  ClassificationSettings base =
+      *std::find_if(presets.begin(), presets.end(), [&](const auto& s) { return s.preset == o.preset; });
+  static_cast<RuntimeOptions&>(base) = o;
+  base.data = o.data;
+  if (o.steps) base.steps = o.steps, base.minutes = 0;
+  if (o.minutes > 0) base.minutes = o.minutes, base.steps = 1000000;
+  if (o.generated) base.generated = o.generated;
+  const ClassificationData data = load_data(base);
+  std::vector<Probe> probes;
+  if (dataset.probes) probes = dataset.probes(base, data);
+
+  const fs::path folder = fs::path(o.out) / (o.task + "-" + o.preset);
+  fs::create_directories(folder);
+  std::vector<Cell> cells;
+  double most_bytes = 0;
+  for (const std::string& kind : kinds)
+    for (int64_t i = 0; i < o.seeds; ++i) {
+      ClassificationSettings settings = base;
+      settings.model.encoder.attention.kind = kind;
+      settings.adapt_preset();
+      settings.seed = o.seed + static_cast<uint64_t>(i);
+      settings.out = (folder / fmt::format("{}-{}", kind, settings.seed)).string();
+      settings.resume = fs::exists(fs::path(settings.out) / "last.safetensors");
+      settings.overwrite = !settings.resume;
+      if (settings.resume) check_same_run(read_config(settings.out), settings);
+      fmt::print("{} attention, seed {}\n", kind, settings.seed);
+      reset_peak(o.where());
+      if (const int status = train_classification(settings, data)) return status;
+      const auto bytes = static_cast<double>(memory_use(o.where()).peak);
+      const LoadedClassifier loaded(settings.out, dataset, o);
+      const std::vector<int64_t> samples = some_samples(data.test, o.limit);
+      const Score result =
+          score(predict(loaded.model, data.test, samples, settings.view(), settings.batch, Progress("tested")),
+                data.test, samples);
+      cells.push_back({kind, settings.seed, element_count(loaded.model.parameters()),
+                       read_checkpoint(fs::path(settings.out) / "last.safetensors").step(), result.accuracy,
+                       result.loss, trained_rate(settings.out), bytes});
+      most_bytes = std::max(most_bytes, bytes);
+      fmt::print("{}: test accuracy {:.2f}%\n", kind, result.accuracy);
+
+      // After each run, so that what is there can be looked at.
+      std::string csv =
+          "attention,seed,parameters,updates,test_accuracy_percent,test_loss_nats,tokens_per_second,peak_bytes\n";
+      std::string page =
+          fmt::format("# Long Range Arena: {}, preset {}\n\nTest accuracy in per cent of {} samples, {}.\n\n", o.task,
+                      o.preset, samples.size(), data.test.name);
+      for (const Probe& probe : probes) page += fmt::format("* {:.1f}%: {}\n", probe.accuracy, probe.name);
+      page +=
+          "\n| attention | seed | updates | parameters | here | tokens/s | peak memory | LRA | FlashAttention | "
+          "Skyformer | Nystromformer |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: "
+          "|\n";
+      for (const Cell& c : cells) {
+        csv += fmt::format("{},{},{},{},{:.3f},{:.5f},{:.0f},{:.0f}\n", c.kind, c.seed, c.parameters, c.step,
+                           c.accuracy, c.loss, c.rate, c.bytes);
+        const PublishedResults* const theirs = published(c.kind);
+        const auto their = [&](Accuracies PublishedResults::*which) {
+          return theirs ? cell((theirs->*which)[column]) : "-";
+        };
+        page += fmt::format("| {} | {} | {} | {} | {:.2f} | {} | {} | {} | {} | {} | {} |\n", c.kind, c.seed,
+                            grouped(static_cast<double>(c.step)), grouped(static_cast<double>(c.parameters)),
+                            c.accuracy, grouped(c.rate), bytes_text(c.bytes), their(&PublishedResults::arena),
+                            their(&PublishedResults::flash), their(&PublishedResults::skyformer),
+                            their(&PublishedResults::nystromformer));
+      }
+      write_atomically(folder / "lra.csv", {csv});
+      write_atomically(folder / "lra.md", {page});
+    }
+  bubble_plot(folder / "lra.csv", folder / "lra.png", o.task, most_bytes);
+  fmt::print("{}", read_file(folder / "lra.md", 1 << 20));
+  nlohmann::json rows = nlohmann::json::array(), shortcuts = nlohmann::json::array();
+  for (const Probe& probe : probes) shortcuts.push_back({{"name", probe.name}, {"accuracy_percent", probe.accuracy}});
+  for (const Cell& c : cells)
+    rows.push_back({{"attention", c.kind},
+                    {"seed", c.seed},
+                    {"updates", c.step},
+                    {"parameters", c.parameters},
+                    {"test_accuracy_percent", c.accuracy},
+                    {"test_loss_nats", c.loss},
+                    {"tokens_per_second", c.rate},
+                    {"peak_bytes", c.bytes}});
+  if (o.json)
+    print_json({{"bench", "lra"}, {"task", o.task}, {"preset", o.preset}, {"shortcuts", shortcuts}, {"rows", rows}});
+  return 0;
+}
+
+}  // namespace
+
+void add_lra(Subcommand bench, Command& chosen) {
+  add_command<ArenaOptions>(bench, chosen, "lra",
+                            "Long Range Arena: accuracies of the kinds of attention, beside published ones", bench_lra);
+}
+
+}  // namespace runnel
