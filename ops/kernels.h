@@ -6,6 +6,7 @@
 // before the last axis.
 #pragma once
 #include <cstdint>
+#include <optional>
 
 #include "engine/dispatch.h"
 #include "engine/numerics.h"
@@ -224,8 +225,8 @@ KERNEL(softmax_attention_backward(float* dq, float* dk, float* dv, const float* 
 constexpr int64_t first_weight(const AttentionSizes& s, int64_t n, int64_t i) {
   return (n * s.length + i) * ((s.key_length + 7) / 8 * 8);
 }
-// One position of causal softmax attention: writes k and v to column and row position[0] of the caches [B,H,E,S] and
-// [B,H,S,M], where S is their capacity, and attends to all positions up to there. L = 1.
+// One position of causal softmax attention: writes k and v to column and row position[0] mod S of the caches [B,H,E,S]
+// and [B,H,S,M], where S is their capacity, and attends to the last S positions up to there. L = 1.
 KERNEL(softmax_attention_step(float* y, float* k_cache, float* v_cache, const float* q, const float* k, const float* v,
                               const int32_t* position, AttentionSizes sizes))
 
@@ -234,9 +235,10 @@ KERNEL(softmax_attention_step(float* y, float* k_cache, float* v_cache, const fl
 struct BlockLists {
   int64_t query_block, key_block;  // positions in a block; the last ones may have fewer
   const int32_t *first_key, *keys, *first_query, *queries;
+  std::optional<Band> band;
 };
-// Softmax attention of each query to the keys of the listed blocks; y and l [B,H,L] as above, l infinity where a query
-// sees no key.
+// Softmax attention of each query to the keys of the listed blocks, in the band if there is one; y and l [B,H,L] as
+// above, l infinity where a query sees no key.
 KERNEL(block_sparse_attention_forward(float* y, float* l, const float* q, const float* k, const float* v,
                                       BlockLists pattern, const int32_t* lengths, AttentionSizes sizes))
 KERNEL(block_sparse_attention_backward(float* dq, float* dk, float* dv, const float* dy, const float* y, const float* l,

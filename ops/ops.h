@@ -6,6 +6,7 @@
 // feed-forward width, V vocabulary, C chunk, S key length, K mixture components, N = B H. "..." stands for any axes;
 // rows are their product.
 #pragma once
+#include <optional>
 #include <span>
 
 #include "engine/numerics.h"
@@ -173,21 +174,24 @@ Tensor softmax_attention(const Tensor& q, const Tensor& k, const Tensor& v, cons
 
 // The KV cache of causal softmax attention ("stateful softmax" in the paper): keys and values of all positions so far.
 struct KeyValueCache {
-  Tensor k, v;  // [B,H,E,capacity] [B,H,capacity,M], of which the first positions are filled
+  Tensor k, v;         // [B,H,E,capacity] [B,H,capacity,M], of which the first positions are filled
+  bool wraps = false;  // position p is kept at place p mod capacity, until another takes it: the last positions stay
 };
 // Causal softmax attention at one position, position[0], for decoding: puts k and v into the cache, in place, and
-// attends to all positions up to there. L = S = 1; on CUDA, M is at most 256. Has no gradient.
+// attends to all positions there up to it. L = S = 1; on CUDA, M is at most 256. Has no gradient.
 Tensor softmax_attention_step(const Tensor& q, const Tensor& k, const Tensor& v, KeyValueCache& cache,
                               const Indices& position);
 
 // Which keys queries see in block_sparse_attention: those of query block r see all keys of the blocks seen[r], numbers
-// in ascending order. Positions [r n, (r + 1) n) are block r of blocks of n; the last block may be shorter.
+// in ascending order; or those of them that lie in a band. Positions [r n, (r + 1) n) are block r of blocks of n; the
+// last block may be shorter.
 struct BlockPattern {
   BlockPattern(int64_t query_block, int64_t key_block, const std::vector<std::vector<int32_t>>& seen,
-               int64_t key_blocks, Device device);
+               int64_t key_blocks, Device device, std::optional<Band> band = {});
   int64_t query_block, key_block;  // positions
   Indices first_key, keys;         // seen[r] is keys[first_key[r]] .. keys[first_key[r + 1] - 1]
   Indices first_query, queries;    // the same from the keys' side: the query blocks that see a key block
+  std::optional<Band> band;
 };
 // Softmax attention of each query to the keys that the pattern and the mask let it see. Time and memory grow with the
 // pairs of blocks that are listed.

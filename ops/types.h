@@ -17,6 +17,11 @@ enum class FeatureMap {
 // features are exponentially small, as those of models/initial.h may become, and for good: no gradient brings it back.
 constexpr float normaliser_eps = 1e-24f;
 
+// In block_sparse_attention: query i sees key j only if |i - j| <= reach or j < global.
+struct Band {
+  int64_t reach, global = 0;
+};
+
 // Reformer's attention by locality-sensitive hashing (Kitaev et al. 2020); see lsh_attention.cpp.
 struct Lsh {
   int64_t rounds = 4, buckets = 32, chunk = 32;  // buckets is even

@@ -36,6 +36,8 @@ AttentionConfig small(const AttentionKind& kind) {
            {"summary", int64_t{2}},
            {"bigbird-block", int64_t{2}},
            {"bigbird-random", int64_t{1}},
+           {"longformer-window", int64_t{8}},
+           {"longformer-global", int64_t{2}},
            {"linformer-rank", int64_t{3}}}};
 }
 
@@ -223,6 +225,96 @@ TEST_CASE("attention kinds: bigbird sees a window, global blocks and random bloc
     CHECK(std::vector(whole[i].begin(), whole[i].begin() + 20) == prefix[i]);
 }
 
+TEST_CASE("attention kinds: longformer is softmax attention in a window, with global tokens") {
+  struct Sizes {
+    int64_t l, window, global;
+  };
+  for (const Device device : devices())
+    for (const Sizes& s : {Sizes{150, 40, 3}, {210, 140, 66}, {150, 2, 0}, {5, 2, 200}}) {
+      CAPTURE(name(device));
+      CAPTURE(s.l);
+      const AttentionConfig config{"longformer", {{"longformer-window", s.window}, {"longformer-global", s.global}}};
+      constexpr int64_t width = 3;
+      const auto layer = make_attention(config, {heads, e, false, width, s.l}, keys, device);
+      const auto random = [&](uint64_t seed) {
+        return random_tensor(Shape{batch, s.l, heads, e}, seed, -2, 2, device);
+      };
+      const Tensor q = random(1), k = random(2), v = random(3);
+      const Tensor x = random_tensor(Shape{batch, s.l, width}, 4, -2, 2, device);
+      const std::vector<int32_t> lengths{static_cast<int32_t>(s.l * 2 / 3), static_cast<int32_t>(s.l)};
+
+      const Parameters own = layer->parameters();
+      CHECK_EQ(own.size(), s.global > 0 ? 6 : 0);
+      const auto projected = [&](size_t number) {
+        const std::vector<double> w = doubles(own[2 * number].tensor), b = doubles(own[2 * number + 1].tensor);
+        const std::vector<double> in = doubles(x);
+        std::vector<double> y;
+        for (size_t row = 0; row < in.size() / width; ++row)
+          for (size_t o = 0; o < b.size(); ++o) {
+            y.push_back(b[o]);
+            for (size_t c = 0; c < width; ++c) y.back() += w[o * width + c] * in[row * width + c];
+          }
+        return y;
+      };
+      const std::vector<std::vector<double>> ordinary{doubles(q), doubles(k), doubles(v)};
+      std::vector<std::vector<double>> of_global;
+      for (size_t number = 0; number < own.size() / 2; ++number) of_global.push_back(projected(number));
+
+      std::vector<double> expected(static_cast<size_t>(q.size()), 0);
+      for (int64_t n = 0; n < batch * heads; ++n)
+        for (int64_t i = 0; i < s.l; ++i) {
+          const auto& from = i < s.global ? of_global : ordinary;
+          const auto at = [&](int64_t position) {
+            return static_cast<size_t>(((n / heads * s.l + position) * heads + n % heads) * e);
+          };
+          std::vector<std::pair<size_t, double>> weights;
+          double total = 0;
+          for (int64_t j = 0; j < lengths[static_cast<size_t>(n / heads)]; ++j) {
+            if (i >= s.global && j >= s.global && std::abs(i - j) > s.window / 2) continue;
+            double dot = 0;
+            for (size_t c = 0; c < e; ++c) dot += from[0][at(i) + c] * from[1][at(j) + c];
+            total += weights.emplace_back(at(j), std::exp(dot / std::sqrt(static_cast<double>(e)))).second;
+          }
+          for (const auto& [j, weight] : weights)
+            for (size_t c = 0; c < e; ++c) expected[at(i) + c] += weight / total * from[2][j + c];
+        }
+      const Tensor y = (*layer)(q, k, v, {.lengths = Indices(Shape{batch}, lengths, device), .input = x});
+      check_close(y, expected, reduction);
+    }
+}
+
+TEST_CASE("attention kinds: causal longformer sees the left half of its window, and decodes in constant memory") {
+  const AttentionConfig config{"longformer", {{"longformer-window", int64_t{40}}}};
+  for (const Device device : devices()) {
+    const auto seen = seen_keys(config, true, 150, device);
+    for (int64_t i = 0; i < 150; ++i)
+      for (int64_t j = 0; j < 150; ++j)
+        CHECK_EQ(seen[static_cast<size_t>(i)][static_cast<size_t>(j)], j <= i && i - j <= 20);
+
+    const auto layer = make_attention(config, shape(true), keys, device);
+    CHECK(layer->parameters().empty());
+    CHECK_EQ(layer->decode({batch, 1000, device})->bytes(), 2 * batch * heads * e * 21 * 4);
+    CHECK_EQ(layer->decode({batch, 10, device})->bytes(), 2 * batch * heads * e * 10 * 4);
+  }
+}
+
+TEST_CASE("attention kinds: a copied decode state goes on as the state itself") {
+  for_each_form([](const Case& c) {
+    const std::unique_ptr<DecodeState> state = c.causal ? c.layer->decode({batch, length, c.device}) : nullptr;
+    if (!state) return;
+    std::unique_ptr<DecodeState> copy;
+    for (int32_t l = 0; l < length; ++l) {
+      if (l == 7) copy = state->select(Indices(Shape{batch}, {0, 1}, c.device));
+      const auto random = [&](uint64_t seed) {
+        return random_tensor(Shape{batch, 1, heads, e}, static_cast<uint64_t>(10 * l) + seed, 0, 1, c.device);
+      };
+      const Indices at(Shape{1}, {l}, c.device);
+      const Tensor y = state->step(random(1), random(2), random(3), at);
+      if (copy) CHECK(copy->step(random(1), random(2), random(3), at).to_vector() == y.to_vector());
+    }
+  });
+}
+
 // Softmax attention with dense weights in double, for each head its own keys: keys[n] [keys,E] and values[n] [keys,E]
 // of sequence n = b H + h.
 std::vector<double> dense_attention(const Tensor& q, const std::vector<std::vector<double>>& all_keys,
@@ -298,6 +390,7 @@ TEST_CASE("attention kinds: settings that do not fit together are refused") {
       },
       "--summary 10 is not less than --stride 10");
   check_fails([&] { make("bigbird", {{"bigbird-window", int64_t{2}}}); }, "--bigbird-window 2 is even");
+  check_fails([&] { make("longformer", {{"longformer-window", int64_t{3}}}); }, "--longformer-window 3 is odd");
 }
 
 TEST_CASE("attention kinds: padding changes neither valid outputs nor their gradients") {

@@ -16,7 +16,8 @@ struct Case {
   Lists seen;  // drawn at random, that of block 1 empty
   Tensor q, k, v;
   Indices lengths;  // or empty
-  Case(const std::array<int64_t, 8>& sizes, bool is_causal, bool padded, Device device)
+  std::optional<Band> band;
+  Case(const std::array<int64_t, 8>& sizes, bool is_causal, bool padded, Device device, bool banded = false)
       : b(sizes[0]),
         l(sizes[1]),
         s(is_causal ? sizes[1] : sizes[2]),
@@ -29,6 +30,7 @@ struct Case {
         q(random_tensor(Shape{b, l, h, e}, 1, -2, 2, device)),
         k(random_tensor(Shape{b, s, h, e}, 2, -2, 2, device)),
         v(random_tensor(Shape{b, s, h, m}, 3, -2, 2, device)) {
+    if (banded) band = Band{.reach = s / 6, .global = s / 12};
     const Key key{11};
     uint64_t draw = 0;
     for (int64_t r = 0; r * query_block < l; ++r) {
@@ -42,7 +44,7 @@ struct Case {
     lengths = Indices(Shape{b}, some, device);
   }
   int64_t key_blocks() const { return (s + key_block - 1) / key_block; }
-  BlockPattern pattern() const { return {query_block, key_block, seen, key_blocks(), q.device()}; }
+  BlockPattern pattern() const { return {query_block, key_block, seen, key_blocks(), q.device(), band}; }
   AttentionMask mask() const { return {causal, lengths}; }
   Tensor run(const std::vector<Tensor>& in) const {
     return block_sparse_attention(in[0], in[1], in[2], pattern(), mask());
@@ -50,7 +52,8 @@ struct Case {
   bool sees(int64_t n, int64_t i, int64_t j) const {
     const auto& list = seen[static_cast<size_t>(i / query_block)];
     return std::count(list.begin(), list.end(), j / key_block) > 0 && (!causal || j <= i) &&
-           (!lengths || j < lengths.to_vector()[static_cast<size_t>(n)]);
+           (!lengths || j < lengths.to_vector()[static_cast<size_t>(n)]) &&
+           (!band || std::abs(i - j) <= band->reach || j < band->global);
   }
 };
 
@@ -113,14 +116,16 @@ void for_all(const std::vector<std::array<int64_t, 8>>& sizes, const std::functi
   for (const Device device : devices())
     for (const auto& shape : sizes)
       for (const bool causal : {false, true})
-        for (const bool padded : {false, true}) {
-          CAPTURE(shape[1]);
-          CAPTURE(shape[6]);
-          CAPTURE(causal);
-          CAPTURE(padded);
-          CAPTURE(name(device));
-          f(Case(shape, causal, padded, device));
-        }
+        for (const bool padded : {false, true})
+          for (const bool banded : {false, true}) {
+            CAPTURE(shape[1]);
+            CAPTURE(shape[6]);
+            CAPTURE(causal);
+            CAPTURE(padded);
+            CAPTURE(banded);
+            CAPTURE(name(device));
+            f(Case(shape, causal, padded, device, banded));
+          }
 }
 
 Lists diagonal(int64_t blocks) {
@@ -161,6 +166,16 @@ TEST_CASE("block_sparse_attention to all blocks equals softmax_attention") {
     const Tensor y = block_sparse_attention(x.q, x.k, x.v, {16, 16, all, 5, device}, x.mask());
     check_close(y, doubles(softmax_attention(x.q, x.k, x.v, x.mask())), reduction);
   }
+}
+
+TEST_CASE("block_sparse_attention in a band that hides nothing gives the same bytes as without a band") {
+  for (const Device device : devices())
+    for (const Band band : {Band{.reach = 139}, Band{.reach = 0, .global = 140}}) {
+      Case x({2, 140, 140, 1, 8, 5, 70, 30}, false, true, device);
+      const std::vector<float> expected = x.run({x.q, x.k, x.v}).to_vector();
+      x.band = band;
+      CHECK(x.run({x.q, x.k, x.v}).to_vector() == expected);
+    }
 }
 
 TEST_CASE("block_sparse_attention: the number of threads changes nothing") {
@@ -206,6 +221,11 @@ TEST_CASE("block_sparse_attention names what does not match") {
   check_fails([&] { pattern({{0}, {2}}); }, "block pattern: query block 1 sees key block 2 of 2");
   check_fails([&] { pattern({{1, 0}, {}}); }, "block pattern: the key blocks of query block 0 are not ascending");
   check_fails([&] { pattern({{0}}, 0); }, "block pattern: blocks of 0 queries and 0 keys");
+  const auto with_band = [](Band band) { BlockPattern(5, 5, {{0}, {1}}, 2, Device::cpu, band); };
+  check_fails([&] { with_band({.reach = -1, .global = 2}); },
+              "block pattern: a band with a reach of -1 and 2 global keys");
+  check_fails([&] { with_band({.reach = 1, .global = -1}); },
+              "block pattern: a band with a reach of 1 and -1 global keys");
   check_fails([&] { block_sparse_attention(x, x, x, pattern({{0}})); },
               "block_sparse_attention: a pattern of 1 blocks of 5 does not match q [2,10,1,4]");
   check_fails(

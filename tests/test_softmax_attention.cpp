@@ -201,6 +201,32 @@ TEST_CASE("softmax_attention position by position, from a cache of keys and valu
     }
 }
 
+TEST_CASE("softmax_attention_step with a cache that wraps sees the last positions") {
+  for (const Device device : devices())
+    for (const auto& [l, capacity] : std::vector<std::pair<int64_t, int64_t>>{{20, 7}, {140, 130}, {5, 1}, {4, 9}}) {
+      CAPTURE(capacity);
+      const Case x({2, l, l, 1, 5, 7}, false, false, device);
+      KeyValueCache cache{Tensor(Shape{2, 1, 5, capacity}, device), Tensor(Shape{2, 1, capacity, 7}, device), true};
+      const auto positions = [](const Tensor& t, int64_t first, int64_t end) {
+        const int64_t width = t.shape()[3], row = t.shape()[1] * width;
+        const auto all = t.to_vector();
+        std::vector<float> part;
+        for (int64_t n = 0; n < 2; ++n)
+          part.insert(part.end(), all.begin() + n * row + first * width, all.begin() + n * row + end * width);
+        return Tensor(Shape{2, end - first, 1, width}, part, t.device());
+      };
+      for (int64_t i = 0; i < l; ++i) {
+        const Tensor q = positions(x.q, i, i + 1);
+        const int64_t first = std::max<int64_t>(0, i + 1 - capacity);
+        const Tensor expected =
+            softmax_attention(q, positions(x.k, first, i + 1), positions(x.v, first, i + 1), {.causal = false});
+        const Tensor y = softmax_attention_step(q, positions(x.k, i, i + 1), positions(x.v, i, i + 1), cache,
+                                                Indices(Shape{1}, {static_cast<int32_t>(i)}, device));
+        check_close(y, doubles(expected), reduction);
+      }
+    }
+}
+
 TEST_CASE("the number of threads changes nothing in softmax_attention") {
   const Case x({2, 70, 70, 3, 8, 5}, true, false, Device::cpu);
   const auto all = [&x] {

@@ -152,8 +152,8 @@ std::vector<Kernel> kernels(Device device) {
   for (int64_t r = 0; r * local < length; ++r) own_block.push_back({static_cast<int32_t>(r)});
   const BlockPattern pattern(local, local, own_block, std::ssize(own_block), device);
   const auto lists_of = [](const BlockPattern& p) {
-    return BlockLists{p.query_block, p.key_block,          p.first_key.data(),
-                      p.keys.data(), p.first_query.data(), p.queries.data()};
+    return BlockLists{p.query_block,    p.key_block, p.first_key.data(), p.keys.data(), p.first_query.data(),
+                      p.queries.data(), p.band};
   };
   const double nearby = S * L * std::min<double>(L, local) / 2;
   CASE(4 * N, 4 * nearby * E, block_sparse_attention_forward, x0.data(), l.data(), a.data(), b.data(), c.data(),

@@ -18,12 +18,13 @@ struct BlockSparseArguments : SoftmaxOperands {
   int row_block, other_block;     // positions in a block of the pattern, on either side
   int parts;                      // blocks of threads for a block of rows
   const int32_t *first, *others;  // block r of rows meets others[first[r]] .. others[first[r + 1] - 1]
+  int reach, global;              // of the band
 };
 
 // Launch: x: sequences times blocks of rows times their parts, y: tiles of 32 columns; `loaders` threads.
 // Owns:   the block its rows and columns of the result; where it works on rows of the weights, a thread a part of one.
 // Shared: SoftmaxTiles; the positions of 32 rows of the other side.
-template <class Tile, SoftmaxResult result>
+template <class Tile, SoftmaxResult result, bool banded>
 __global__ void __launch_bounds__(loaders, 3) block_sparse_attention_kernel(BlockSparseArguments x) {
   using Block = SoftmaxTiles<Tile, result>;
   constexpr bool online = Block::online, keys = Block::keys, slopes = Block::slopes;
@@ -85,7 +86,8 @@ __global__ void __launch_bounds__(loaders, 3) block_sparse_attention_kernel(Bloc
         },
         [&](int row, int o) {
           const int query = keys ? at[o] : first + row, key = keys ? first + row : at[o];
-          return at[o] >= 0 && key < key_end && (!s.causal || key <= query);
+          return at[o] >= 0 && key < key_end && (!s.causal || key <= query) &&
+                 (!banded || key < x.global || abs(key - query) <= x.reach);
         },
         [](int, int) { return 1.0f; });
     position = next;
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(loaders, 3) block_sparse_attention_kernel(Bloc
   });
 }
 
-template <SoftmaxResult result>
+template <SoftmaxResult result, bool banded>
 void launch_attention(BlockSparseArguments& x, const BlockLists& pattern) {
   const AttentionSizes& s = x.sizes;
   constexpr bool keys = rows_are_keys(result);
@@ -116,11 +118,19 @@ void launch_attention(BlockSparseArguments& x, const BlockLists& pattern) {
   x.others = keys ? pattern.queries : pattern.keys;
   const int64_t blocks = s.sequences() * ((length + row_block - 1) / row_block) * x.parts;
   launch("block_sparse_attention",
-         precision() == Precision::f32 ? block_sparse_attention_kernel<Float32, result>
-                                       : block_sparse_attention_kernel<Tf32, result>,
+         precision() == Precision::f32 ? block_sparse_attention_kernel<Float32, result, banded>
+                                       : block_sparse_attention_kernel<Tf32, result, banded>,
          Grid{dim3(static_cast<unsigned>(blocks), tiles(x.out.width)), dim3(loaders),
               SoftmaxTiles<Float32, result>::shared_bytes(x.a.width, x.g.width).template add<int>(tile).bytes()},
          x);
+}
+
+template <SoftmaxResult result>
+void launch_attention(BlockSparseArguments& x, const BlockLists& pattern) {
+  if (!pattern.band) return launch_attention<result, false>(x, pattern);
+  x.reach = static_cast<int>(pattern.band->reach);
+  x.global = static_cast<int>(pattern.band->global);
+  launch_attention<result, true>(x, pattern);
 }
 
 BlockSparseArguments arguments(const float* l, const int32_t* lengths, const AttentionSizes& s) {

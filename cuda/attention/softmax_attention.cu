@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(loaders, most_blocks<Tile, result, dropped>())
 constexpr int step_threads = 128;
 constexpr int most_columns = 8;  // of v, of a thread: up to 256 in all
 
-// One query against the keys [0, position], the last of which it brings itself. Keys are kept as columns.
+// One query against the keys in the cache, one of which it brings itself. Keys are kept as columns.
 // Launch: a block per sequence.
 // Owns:   of 128 positions at a time, a thread one score; of their values, a warp every fourth row and a lane every
 //         32nd column.
@@ -149,15 +149,16 @@ __global__ void __launch_bounds__(step_threads, 4)
   float* const sums = shared.take<float>(static_cast<unsigned>(warps * m));
   float* const scratch = shared.take<float>(32);
 
-  const int64_t n = blockIdx.x, last = position[0];
+  const int64_t n = blockIdx.x, own_place = position[0] % capacity;
+  const int64_t last = min(static_cast<int64_t>(position[0]), capacity - 1);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   k_cache += n * e * capacity, v_cache += n * capacity * m;
   q += n * e, k += n * e, v += n * m, y += n * m;
   for (int64_t c = thread; c < e; c += step_threads) {
     queries[c] = scale * q[c];
-    k_cache[c * capacity + last] = k[c];
+    k_cache[c * capacity + own_place] = k[c];
   }
-  for (int64_t c = thread; c < m; c += step_threads) v_cache[last * m + c] = v[c];
+  for (int64_t c = thread; c < m; c += step_threads) v_cache[own_place * m + c] = v[c];
   __syncthreads();
 
   float largest = -INFINITY, total = 0, sum[most_columns] = {};

@@ -1,8 +1,10 @@
-// Kinds whose queries see blocks of keys by a fixed rule: local, sparse, bigbird.
+// Kinds whose queries see blocks of keys by a fixed rule, or those keys of them that lie in a band: local, sparse,
+// bigbird, longformer.
 #pragma once
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,8 +21,8 @@ class BlockSparseAttention : public AttentionLayer {
   };
   using Rule = std::function<std::vector<int32_t>(int64_t r, Blocks count)>;
 
-  BlockSparseAttention(bool causal, Blocks positions, Rule rule, Device device)
-      : causal_(causal), positions_(positions), rule_(std::move(rule)), device_(device) {}
+  BlockSparseAttention(bool causal, Blocks positions, Rule rule, Device device, std::optional<Band> band = {})
+      : causal_(causal), positions_(positions), rule_(std::move(rule)), device_(device), band_(band) {}
 
   Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionContext& context) const override {
     const auto blocks = [](const Tensor& x, int64_t positions) { return (x.shape()[1] + positions - 1) / positions; };
@@ -36,7 +38,8 @@ class BlockSparseAttention : public AttentionLayer {
     if (is_new) {
       std::vector<std::vector<int32_t>> seen;
       for (int64_t r = 0; r < query_blocks; ++r) seen.push_back(rule_(r, {query_blocks, key_blocks}));
-      found->second = std::make_unique<BlockPattern>(positions_.queries, positions_.keys, seen, key_blocks, device_);
+      found->second =
+          std::make_unique<BlockPattern>(positions_.queries, positions_.keys, seen, key_blocks, device_, band_);
     }
     return *found->second;
   }
@@ -45,6 +48,7 @@ class BlockSparseAttention : public AttentionLayer {
   Blocks positions_;  // in a block
   Rule rule_;
   Device device_;
+  std::optional<Band> band_;
   mutable std::mutex mutex_;
   mutable std::map<std::pair<int64_t, int64_t>, std::unique_ptr<const BlockPattern>> patterns_;
 };

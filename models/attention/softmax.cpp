@@ -1,25 +1,9 @@
 // Softmax attention (Vaswani et al. 2017), eq. 2: y_i = sum_j p_ij v_j, p_ij = softmax over j of q_i . k_j / sqrt(E).
 // Decoding keeps all keys and values so far ("stateful softmax" in the paper's tables): a KV cache.
-#include "models/attention.h"
+#include "models/attention/key_value_cache.h"
 
 namespace runnel {
 namespace {
-
-class Cache : public DecodeState {
- public:
-  explicit Cache(KeyValueCache cache) : cache_(std::move(cache)) {}
-
-  Tensor step(const Tensor& q, const Tensor& k, const Tensor& v, const Indices& position) override {
-    return softmax_attention_step(q, k, v, cache_, position);
-  }
-  std::unique_ptr<DecodeState> select(const Indices& rows) const override {
-    return std::make_unique<Cache>(KeyValueCache{gather_rows(cache_.k, rows), gather_rows(cache_.v, rows)});
-  }
-  int64_t bytes() const override { return (cache_.k.size() + cache_.v.size()) * static_cast<int64_t>(sizeof(float)); }
-
- private:
-  KeyValueCache cache_;
-};
 
 class SoftmaxAttention : public AttentionLayer {
  public:
@@ -31,9 +15,7 @@ class SoftmaxAttention : public AttentionLayer {
     return softmax_attention(q, k, v, {shape_.causal, context.lengths}, dropout);
   }
   std::unique_ptr<DecodeState> decode(const Decoding& d) const override {
-    const int64_t h = shape_.heads, e = shape_.head_dim;
-    return std::make_unique<Cache>(KeyValueCache{Tensor(Shape{d.batch, h, e, d.capacity}, d.device),
-                                                 Tensor(Shape{d.batch, h, d.capacity, e}, d.device)});
+    return std::make_unique<KeyValueState>(shape_, d, d.capacity, false);
   }
 
  private:

@@ -1,7 +1,7 @@
-// Softmax attention to listed blocks of keys: local attention, Sparse Transformer, BigBird. The arithmetic is that of
-// softmax_attention.cpp, in blocks of 64 queries and of 64 keys which are gathered from the listed blocks one after
-// another: key t of a list lies in its block t / n, n being the positions of a block. Only the last block of a sequence
-// can be shorter, and it is the last of its list.
+// Softmax attention to listed blocks of keys: local attention, Sparse Transformer, BigBird, Longformer. The arithmetic
+// is that of softmax_attention.cpp, in blocks of 64 queries and of 64 keys which are gathered from the listed blocks
+// one after another: key t of a list lies in its block t / n, n being the positions of a block. Only the last block of
+// a sequence can be shorter, and it is the last of its list. A band hides some keys of the listed blocks.
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -45,6 +45,18 @@ struct GatheredKeys {
   static constexpr int64_t nobody = std::numeric_limits<int64_t>::max();
 };
 
+// Of scores as `hide` takes them: hides keys outside of the band.
+void hide_outside(const std::optional<Band>& band, const Matrix& p, const GatheredKeys& keys, int64_t first) {
+  if (!band) return;
+  for (int64_t j = 0; j < keys.count; ++j) {
+    if (keys(j) < band->global) continue;
+    const int64_t begin = std::clamp<int64_t>(keys(j) - band->reach - first, 0, block_size);
+    const int64_t end = std::clamp<int64_t>(keys(j) + band->reach + 1 - first, 0, block_size);
+    set_all(p.row(j), hidden_score, begin);
+    set_all(p.row(j) + end, hidden_score, block_size - end);
+  }
+}
+
 // Queries are taken up to 64 at a time, all of one block of the pattern.
 struct QueryRange {
   int64_t r, first, count;
@@ -85,7 +97,12 @@ void cpu::block_sparse_attention_forward(float* y, float* l, const float* q, con
           keys.load_rows(b.k, of_keys(s, k, n, s.e));
           keys.load_rows(b.v, of_keys(s, v, n, s.m));
           add_keys(
-              b, [&] { hide(b.p, keys, end, range.first, s.causal); }, [] {});
+              b,
+              [&] {
+                hide(b.p, keys, end, range.first, s.causal);
+                hide_outside(pattern.band, b.p, keys, range.first);
+              },
+              [] {});
         }
         end_queries(b, of_queries(s, y, n, s.m), l + n * s.length, range.first, range.count);
       }
@@ -122,7 +139,11 @@ void cpu::block_sparse_attention_backward(float* dq, float* dk, float* dv, const
           keys.load_rows(b.k, x.k);
           keys.load_rows(b.v, x.v);
           weights_and_slopes(
-              b, x, range.first, range.count, [&] { hide(b.p, keys, end, range.first, s.causal); },
+              b, x, range.first, range.count,
+              [&] {
+                hide(b.p, keys, end, range.first, s.causal);
+                hide_outside(pattern.band, b.p, keys, range.first);
+              },
               [](const Matrix&) {});
           multiply(b.dv, b.p, b.g, Store::set);
           multiply(b.dk, b.w, b.q, Store::set);
@@ -155,10 +176,15 @@ std::pair<Indices, Indices> flattened(const std::vector<std::vector<int32_t>>& l
 }  // namespace
 
 BlockPattern::BlockPattern(int64_t query_positions, int64_t key_positions,
-                           const std::vector<std::vector<int32_t>>& seen, int64_t key_blocks, Device device)
-    : query_block(query_positions), key_block(key_positions) {
+                           const std::vector<std::vector<int32_t>>& seen, int64_t key_blocks, Device device,
+                           std::optional<Band> only)
+    : query_block(query_positions), key_block(key_positions), band(only) {
   check(query_block > 0 && key_block > 0, "block pattern: blocks of ", query_block, " queries and ", key_block,
         " keys");
+  constexpr int64_t most = std::numeric_limits<int32_t>::max();
+  check(!band || (band->reach >= 0 && band->reach <= most && band->global >= 0 && band->global <= most),
+        "block pattern: a band with a reach of ", band ? band->reach : 0, " and ", band ? band->global : 0,
+        " global keys");
   std::vector<std::vector<int32_t>> seen_by(static_cast<size_t>(key_blocks));
   for (size_t r = 0; r < seen.size(); ++r)
     for (size_t i = 0; i < seen[r].size(); ++i) {
@@ -185,8 +211,8 @@ Tensor block_sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v,
 
   const Indices lengths = mask.lengths;
   const auto lists = [](const BlockPattern& p) {
-    return BlockLists{p.query_block, p.key_block,          p.first_key.data(),
-                      p.keys.data(), p.first_query.data(), p.queries.data()};
+    return BlockLists{p.query_block,    p.key_block, p.first_key.data(), p.keys.data(), p.first_query.data(),
+                      p.queries.data(), p.band};
   };
   Tensor y(q.shape().with_last(s.m), q.device()), l(Shape{s.batch, s.heads, s.length}, q.device());
   DISPATCH(q.device(), block_sparse_attention_forward(y.data(), l.data(), q.data(), k.data(), v.data(), lists(pattern),

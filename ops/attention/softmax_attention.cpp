@@ -143,7 +143,7 @@ void cpu::softmax_attention_step(float* y, float* k_cache, float* v_cache, const
                                  const float* v, const int32_t* position, AttentionSizes s) {
   const int64_t e = s.e, m = s.m, capacity = s.key_length;
   const float scale = score_scale(s);
-  const int64_t last = position[0], count = last + 1;
+  const int64_t last = position[0] % capacity, count = std::min<int64_t>(position[0] + 1, capacity);
   const int threads = s.sequences() * count * (e + m) >= 1 << 16 ? omp_get_max_threads() : 1;
   const ThreadScratch weights(count);
 #pragma omp parallel for schedule(static) num_threads(threads)
@@ -202,8 +202,8 @@ Tensor softmax_attention_step(const Tensor& q, const Tensor& k, const Tensor& v,
   check(position.size() == 1, op, ": position ", position.shape(), " is not one number");
   device_of(op, q, k, v, cache.k, cache.v, position);
   if (q.device() == Device::cpu)
-    check(position.data()[0] >= 0 && position.data()[0] < s.key_length, op, ": position ", position.data()[0],
-          " is not in a cache of ", s.key_length);
+    check(position.data()[0] >= 0 && (cache.wraps || position.data()[0] < s.key_length), op, ": position ",
+          position.data()[0], " is not in a cache of ", s.key_length);
   check(q.device() == Device::cpu || s.m <= 256, op, ": v ", v.shape(), " has more than 256 columns");
   Tensor y(v.shape(), v.device());
   DISPATCH(q.device(), softmax_attention_step(y.data(), cache.k.data(), cache.v.data(), q.data(), k.data(), v.data(),
