@@ -7,6 +7,7 @@ namespace runnel {
 // Every kind, in the order of --help: models/attention/<kind>.cpp defines kinds::<kind>.
 #define ATTENTION_KINDS(X) \
   X(linear) X(softmax) X(lsh) X(performer) X(local) X(sparse) X(bigbird) X(longformer) X(linformer)
+  X(linear) X(softmax) X(lsh) X(performer) X(local) X(sparse) X(bigbird) X(linformer) X(sinkhorn)
 
 namespace kinds {
 #define DECLARE(kind) extern const AttentionKind kind;

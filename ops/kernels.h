@@ -158,6 +158,8 @@ KERNEL(pair_features_backward(float* dx, const float* dy, const float* x, int64_
 KERNEL(gather_rows(float* y, const float* x, const int32_t* rows, int64_t count, int64_t n))
 // rows[index[0],:] = row [n]. Partial write: all other rows are preserved.
 KERNEL(put_row(int32_t* rows, const int32_t* row, const int32_t* index, int64_t n))
+// y[i] = x[i] + by
+KERNEL(shift(int32_t* y, const int32_t* x, int64_t by, int64_t n))
 // position[0] += 1; where that is `period`, 0
 KERNEL(advance(int32_t* position, int64_t period))
 
@@ -253,6 +255,35 @@ struct PositionSizes {
 KERNEL(project_positions_forward(float* y, const float* x, const float* p, const int32_t* lengths, PositionSizes sizes))
 KERNEL(project_positions_backward(float* dx, float* dp, const float* dy, const float* x, const float* p,
                                   const int32_t* lengths, PositionSizes sizes))
+
+// x [B,S,H,E] in N blocks of positions, of which the last may be shorter; lengths [B] (null: all are S).
+struct BlockSizes {
+  int64_t batch, length, heads, width, block;  // B, S, H, E, positions
+  constexpr int64_t blocks() const { return (length + block - 1) / block; }
+};
+// y[b,r] = sum of x[b,j] over the positions j < lengths[b] of block r: y [B,N,H,E]
+KERNEL(block_sums_forward(float* y, const float* x, const int32_t* lengths, BlockSizes sizes))
+KERNEL(block_sums_backward(float* dx, const float* dy, const int32_t* lengths, BlockSizes sizes))
+
+// P [B,H,N,N] from logits [B,N,H,columns], whose first N columns are read: e^logits with rows and columns normalised in
+// turn, see sinkhorn.cpp. Only blocks that are not padding alone take part; P is 0 in all other rows and columns.
+struct SinkhornSizes {
+  int64_t batch, blocks, heads, columns, block, iterations;
+  constexpr int64_t sequences() const { return batch * heads; }
+  // Where row r of sequence n = b H + h begins.
+  constexpr int64_t logit(int64_t n, int64_t r) const {
+    return ((n / heads * blocks + r) * heads + n % heads) * columns;
+  }
+};
+KERNEL(sinkhorn_forward(float* p, const float* logits, const int32_t* lengths, SinkhornSizes sizes))
+KERNEL(sinkhorn_backward(float* dlogits, const float* dp, const float* p, const float* logits, const int32_t* lengths,
+                         SinkhornSizes sizes))
+
+// y [B,N block + S,H,E]: first the blocks y_r = sum_c p[b,h,r,c] x_c, where positions at padding or past the end are 0,
+// then x.
+KERNEL(mix_blocks_forward(float* y, const float* p, const float* x, const int32_t* lengths, BlockSizes sizes))
+KERNEL(mix_blocks_backward(float* dp, float* dx, const float* dy, const float* p, const float* x,
+                           const int32_t* lengths, BlockSizes sizes))
 
 // Reformer's attention, see lsh_attention.cpp. S is L; E, M and chunk are at most 256. rotations[i] = key.normal(i)
 KERNEL(lsh_rotations(float* rotations, Key key, int64_t n))

@@ -96,6 +96,8 @@ Tensor pair_features(const Tensor& x);  // [2B,D] -> [B,4D]
 // The rows of x along its first axis that are asked for. Has no gradient.
 Tensor gather_rows(const Tensor& x, const Indices& rows);  // [n,...] [count] -> [count,...]
 
+Indices shifted(const Indices& x, int64_t by);  // x + by
+
 // In place, without gradients: what sampling and optimizers need. Indices and positions may lie on the device, so that
 // a captured graph (engine/replay.h) can be replayed unchanged. On the CPU, throws if there is no such row.
 void put_row(Indices& rows, const Indices& row, const Indices& index);  // rows[index[0]] = row
@@ -202,6 +204,17 @@ Tensor block_sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v,
 // padding, the gradient of x is 0.
 Tensor project_positions(const Tensor& x, const Tensor& p,
                          const Indices& lengths = {});  // [B,S,...] [at least S,R] [B] -> [B,R,...]
+
+// What Sparse Sinkhorn Attention (Tay et al. 2020) is made of. Blocks of positions are those of BlockPattern, N in all;
+// positions j >= lengths[b] are padding, which is 0 where sums are taken (lengths empty: there is none).
+Tensor block_sums(const Tensor& x, int64_t block, const Indices& lengths = {});  // [B,S,H,E] [B] -> [B,N,H,E]
+// Doubly stochastic matrices: e^logits of the first N columns, whose rows and then columns are normalised, `iterations`
+// times. Rows and columns of blocks that are padding alone are 0.
+Tensor sinkhorn(const Tensor& logits, int64_t iterations, int64_t block,
+                const Indices& lengths = {});  // [B,N,H,at least N] [B] -> [B,H,N,N]
+// The blocks sum_c p[b,h,r,c] x_c, and behind them x itself.
+Tensor mix_blocks(const Tensor& p, const Tensor& x, int64_t block,
+                  const Indices& lengths = {});  // [B,H,N,N] [B,S,H,E] [B] -> [B,N block + S,H,E]
 
 // Reformer's attention (Kitaev et al. 2020): in each of several rounds, positions are hashed into buckets by a random
 // rotation per head, sorted by bucket and cut into chunks; a query sees the keys of its bucket in its chunk and in the

@@ -16,6 +16,10 @@ void cpu::put_row(int32_t* rows, const int32_t* row, const int32_t* index, int64
   std::memcpy(rows + index[0] * n, row, static_cast<size_t>(n) * sizeof(int32_t));
 }
 
+void cpu::shift(int32_t* y, const int32_t* x, int64_t by, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = x[i] + static_cast<int32_t>(by);
+}
+
 void cpu::advance(int32_t* position, int64_t period) { position[0] = position[0] + 1 == period ? 0 : position[0] + 1; }
 
 void cpu::first_positions(float* y, const float* x, int64_t batch, int64_t n, int64_t row) {
@@ -96,6 +100,12 @@ Tensor gather_rows(const Tensor& x, const Indices& rows) {
       check(row >= 0 && row < all, "gather_rows: there is no row ", row, " in x ", x.shape());
   Tensor y(x.shape().with_first(count), device);
   DISPATCH(device, gather_rows(y.data(), x.data(), rows.data(), count, n));
+  return y;
+}
+
+Indices shifted(const Indices& x, int64_t by) {
+  Indices y(x.shape(), x.device());
+  DISPATCH(x.device(), shift(y.data(), x.data(), by, x.size()));
   return y;
 }
 

@@ -1,5 +1,6 @@
 // Every kind of attention in the list of kinds, in each form that it has, on every device.
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <set>
 
@@ -39,6 +40,8 @@ AttentionConfig small(const AttentionKind& kind) {
            {"longformer-window", int64_t{8}},
            {"longformer-global", int64_t{2}},
            {"linformer-rank", int64_t{3}}}};
+           {"linformer-rank", int64_t{3}},
+           {"sinkhorn-block", int64_t{4}}}};
 }
 
 template <class F>
@@ -319,11 +322,16 @@ TEST_CASE("attention kinds: a copied decode state goes on as the state itself") 
 // of sequence n = b H + h.
 std::vector<double> dense_attention(const Tensor& q, const std::vector<std::vector<double>>& all_keys,
                                     const std::vector<std::vector<double>>& all_values) {
+// Softmax attention with dense weights in double: query i of sequence n = b H + h sees keys_of(n, i) [keys,E] with
+// values_of(n, i) [keys,E].
+using RowsOf = std::function<std::vector<double>(int64_t n, int64_t i)>;
+std::vector<double> dense_attention(const Tensor& q, const RowsOf& keys_of, const RowsOf& values_of) {
   const std::vector<double> queries = doubles(q);
   std::vector<double> y(queries.size(), 0);
   for (size_t row = 0; row < y.size() / e; ++row) {  // (b L + i) H + h
-    const size_t n = row / heads / length * heads + row % heads;
-    const std::vector<double>&own_keys = all_keys[n], &own_values = all_values[n];
+    const auto position = static_cast<int64_t>(row / heads);
+    const int64_t n = position / length * heads + static_cast<int64_t>(row % heads);
+    const std::vector<double> own_keys = keys_of(n, position % length), own_values = values_of(n, position % length);
     std::vector<double> weights;
     double total = 0;
     for (size_t j = 0; j < own_keys.size() / e; ++j) {
@@ -347,23 +355,76 @@ TEST_CASE("attention kinds: linformer is softmax attention to learned sums of ke
       const std::vector<double> p = doubles(projection);
       const std::vector<int32_t> lengths{7, static_cast<int32_t>(length)};
       const Tensor q = queries(1, device), k = queries(2, device), v = values(3, device);
-      const auto sums = [&](const Tensor& x) {
-        const std::vector<double> numbers = doubles(x);
-        std::vector<std::vector<double>> all;
-        for (int64_t n = 0; n < batch * heads; ++n) {
-          std::vector<double>& own = all.emplace_back(3 * e, 0.0);
-          const int64_t b = n / heads;
-          for (int64_t j = 0; j < (padded ? lengths[static_cast<size_t>(b)] : length); ++j)
+      const auto sums_of = [&](const Tensor& x) -> RowsOf {
+        return [&, numbers = doubles(x)](int64_t n, int64_t) {
+          std::vector<double> sums(3 * e, 0);
+          const int64_t b = n / heads, end = padded ? lengths[static_cast<size_t>(b)] : length;
+          for (int64_t j = 0; j < end; ++j)
             for (int64_t r = 0; r < 3; ++r)
               for (int64_t c = 0; c < e; ++c)
-                own[static_cast<size_t>(r * e + c)] +=
+                sums[static_cast<size_t>(r * e + c)] +=
                     p[static_cast<size_t>(j * 3 + r)] *
                     numbers[static_cast<size_t>(((b * length + j) * heads + n % heads) * e + c)];
-        }
-        return all;
+          return sums;
+        };
       };
       const Tensor y = (*layer)(q, k, v, {.lengths = padded ? Indices(Shape{batch}, lengths, device) : Indices()});
-      check_close(y, dense_attention(q, sums(k), sums(v)), reduction);
+      check_close(y, dense_attention(q, sums_of(k), sums_of(v)), reduction);
+    }
+}
+
+TEST_CASE("attention kinds: sinkhorn is softmax attention to the own block and to a mixture of all blocks") {
+  constexpr int64_t block = 4, blocks = 4;
+  for (const Device device : devices())
+    for (const bool padded : {false, true}) {
+      const AttentionConfig config{"sinkhorn", {{"sinkhorn-block", block}, {"sinkhorn-iterations", int64_t{3}}}};
+      const auto layer = make_attention(config, shape(false), keys, device);
+      const std::vector<double> w = doubles(layer->parameters().at(0).tensor);
+      CHECK_EQ(layer->parameters().at(0).tensor.shape(), Shape{blocks, e});
+      const std::vector<int32_t> lengths{7, static_cast<int32_t>(length)};
+      const Tensor q = queries(1, device), k = queries(2, device), v = values(3, device);
+      const std::vector<double> all_keys = doubles(k);
+      const auto end_of = [&](int64_t n) -> int64_t {
+        return padded ? lengths[static_cast<size_t>(n / heads)] : length;
+      };
+      const auto at = [](int64_t n, int64_t j, int64_t c) {
+        return static_cast<size_t>(((n / heads * length + j) * heads + n % heads) * e + c);
+      };
+      // P of sequence n: blocks that are not padding alone.
+      const auto mixture = [&](int64_t n) {
+        const int64_t seen = (end_of(n) + block - 1) / block;
+        std::vector<std::vector<double>> p(blocks, std::vector<double>(blocks, 0));
+        for (int64_t r = 0; r < seen; ++r)
+          for (int64_t c = 0; c < seen; ++c) {
+            double logit = 0;
+            for (int64_t j = r * block; j < std::min(end_of(n), (r + 1) * block); ++j)
+              for (int64_t i = 0; i < e; ++i) logit += w[static_cast<size_t>(c * e + i)] * all_keys[at(n, j, i)];
+            p[static_cast<size_t>(r)][static_cast<size_t>(c)] = std::exp(logit);
+          }
+        for (int step = 0; step < 6; ++step)
+          for (size_t r = 0; r < static_cast<size_t>(seen); ++r) {
+            double total = 0;
+            for (size_t c = 0; c < blocks; ++c) total += step % 2 == 0 ? p[r][c] : p[c][r];
+            for (size_t c = 0; c < blocks; ++c) (step % 2 == 0 ? p[r][c] : p[c][r]) /= total;
+          }
+        return p;
+      };
+      const auto seen_of = [&](const Tensor& x) -> RowsOf {
+        return [&, numbers = doubles(x)](int64_t n, int64_t i) {
+          const int64_t r = i / block;
+          const auto p = mixture(n);
+          std::vector<double> rows(block * e, 0);
+          for (int64_t j = 0; j < end_of(n); ++j)
+            for (int64_t c = 0; c < e; ++c)
+              rows[static_cast<size_t>(j % block * e + c)] +=
+                  p[static_cast<size_t>(r)][static_cast<size_t>(j / block)] * numbers[at(n, j, c)];
+          for (int64_t j = r * block; j < std::min(end_of(n), (r + 1) * block); ++j)
+            for (int64_t c = 0; c < e; ++c) rows.push_back(numbers[at(n, j, c)]);
+          return rows;
+        };
+      };
+      const Tensor y = (*layer)(q, k, v, {.lengths = padded ? Indices(Shape{batch}, lengths, device) : Indices()});
+      check_close(y, dense_attention(q, seen_of(k), seen_of(v)), reduction);
     }
 }
 

@@ -78,6 +78,19 @@ TEST_CASE("project_positions and its gradients equal the definition") {
       }
 }
 
+TEST_CASE("on tensor cores, project_positions and its gradients differ by what TF32 rounds") {
+  if (!why_unavailable(Device::cuda).empty()) return;
+  const Case n({3, 65, 40, 70, 33}, true, Device::cuda);
+  const std::vector<Tensor> expected = gradients_of(n);
+  set_precision(Precision::tf32, Device::cuda);
+  const std::vector<Tensor> actual = gradients_of(n);
+  set_precision(Precision::f32);
+  for (size_t i = 0; i < actual.size(); ++i) {
+    check_close(actual[i], doubles(expected[i]), 5e-3);
+    CHECK(actual[i].to_vector() != expected[i].to_vector());
+  }
+}
+
 TEST_CASE("project_positions: gradients by four-point differences, and any axes after the positions") {
   for (const Device device : devices()) {
     const Case n({3, 9, 6, 11, 2}, true, device);

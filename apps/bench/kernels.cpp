@@ -125,6 +125,7 @@ std::vector<Kernel> kernels(Device device) {
   CASE(N, 0.0, fill, x0.data(), a.data(), n);
   CASE(2 * N, 0.0, gather_rows, x0.data(), a.data(), some_rows.data(), rows, d);
   CASE(2 * S, 0.0, put_row, out.data(), tokens.data(), counter.data(), sequences);
+  CASE(2 * R, R, shift, out.data(), tokens.data(), 1, rows);
   CASE(2.0, 1.0, advance, counter.data(), 0);
   CASE(4 * N, 4 * N * E, causal_product_forward, x0.data(), a.data(), b.data(), c.data(), sizes);
   CASE(7 * N, 12 * N * E, causal_product_backward, x0.data(), x1.data(), x2.data(), g.data(), a.data(), b.data(),
@@ -166,6 +167,19 @@ std::vector<Kernel> kernels(Device device) {
   CASE(N, 2 * N * rank, project_positions_forward, x0.data(), a.data(), p.data(), nullptr, projected);
   CASE(2 * N, 4 * N * rank, project_positions_backward, x0.data(), x1.data(), g.data(), a.data(), p.data(), nullptr,
        projected);
+  const BlockSizes blocks{batch, length, heads, e, 16};
+  const SinkhornSizes mixed{batch, blocks.blocks(), heads, blocks.blocks(), blocks.block, 5};
+  const double matrices = S * static_cast<double>(mixed.blocks * mixed.blocks), mixing = N * length / 16;
+  const Tensor mixture = Tensor::full({sequences, mixed.blocks, mixed.blocks}, 1, device);
+  Tensor with_mixed = floats({2 * n}), small2 = Tensor::full({sequences, mixed.blocks, mixed.blocks}, 0, device);
+  CASE(N, N, block_sums_forward, x0.data(), a.data(), nullptr, blocks);
+  CASE(N, N, block_sums_backward, x0.data(), a.data(), nullptr, blocks);
+  CASE(2 * matrices, 20 * matrices, sinkhorn_forward, small2.data(), a.data(), nullptr, mixed);
+  CASE(4 * matrices, 50 * matrices, sinkhorn_backward, small2.data(), g.data(), mixture.data(), a.data(), nullptr,
+       mixed);
+  CASE(3 * N, 2 * mixing, mix_blocks_forward, with_mixed.data(), mixture.data(), a.data(), nullptr, blocks);
+  CASE(4 * N, 4 * mixing, mix_blocks_backward, small2.data(), x0.data(), with_mixed.data(), mixture.data(), a.data(),
+       nullptr, blocks);
   const Lsh lsh{};
   const int64_t lists = lsh.rounds * sequences;
   const Tensor rotations = floats({lsh.rounds * heads * e * lsh.buckets / 2});

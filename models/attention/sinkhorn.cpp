@@ -1,0 +1,71 @@
+// Sparse Sinkhorn Attention (Tay et al. 2020): positions are cut into N blocks; a block of queries sees the keys of its
+// own block and those of one that is sorted to it, with softmax's weights. The sort is soft and learned: a linear layer
+// makes logits [N,N] of the blocks' sums of keys, Sinkhorn's normalisation makes them a doubly stochastic P, and block
+// r of the sorted keys, and of the sorted values, is sum_c P_rc x_c. Sorted blocks and keys lie one after another in
+// one tensor of 2 N blocks, of which query block r sees r and N + r.
+#include "engine/check.h"
+#include "models/attention/block_sparse.h"
+#include "models/layers.h"
+
+namespace runnel {
+namespace {
+
+class SinkhornAttention : public AttentionLayer {
+ public:
+  SinkhornAttention(const AttentionShape& shape, int64_t block, int64_t iterations, Key init, Device device)
+      : block_(block),
+        iterations_(iterations),
+        max_length_(shape.max_length),
+        attend_(false, {block, block}, own_and_sorted, device),
+        sort_(random_linear((shape.max_length + block - 1) / block, shape.head_dim, init, device).weight) {}
+
+  Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionContext& context) const override {
+    const int64_t length = k.shape()[1], blocks = (length + block_ - 1) / block_;
+    check(length <= max_length_, "sinkhorn: a sequence of ", length, " positions is longer than the layer's longest, ",
+          max_length_);
+    check(q.shape()[1] == length, "sinkhorn: q ", q.shape(), " and k ", k.shape(), " must have the same length");
+    const Indices& lengths = context.lengths;
+    const Tensor logits = linear(block_sums(k, block_, lengths), sort_, {});
+    const Tensor p = sinkhorn(logits, iterations_, block_, lengths);
+    const auto with_sorted = [&](const Tensor& x) { return mix_blocks(p, x, block_, lengths); };
+    return attend_(q, with_sorted(k), with_sorted(v),
+                   {.lengths = lengths ? shifted(lengths, blocks * block_) : Indices()});
+  }
+  Parameters parameters() const override { return {{"sort.weight", sort_}}; }
+
+ private:
+  static std::vector<int32_t> own_and_sorted(int64_t r, BlockSparseAttention::Blocks count) {
+    return {static_cast<int32_t>(r), static_cast<int32_t>(count.queries + r)};
+  }
+
+  int64_t block_, iterations_, max_length_;
+  BlockSparseAttention attend_;
+  Tensor sort_;  // [blocks of the longest sequence, E]
+};
+
+}  // namespace
+
+namespace kinds {
+extern const AttentionKind sinkhorn;
+const AttentionKind sinkhorn{
+    .name = "sinkhorn",
+    .help = "Sparse Sinkhorn Attention: own block, and a learned mixture of all blocks; full form only",
+    .paper = "Tay et al. 2020",
+    .causal = false,
+    .full = true,
+    .shared_query_key = false,
+    .options = {{"sinkhorn-block", int64_t{64}, in_range(1, 4096), "positions of a block of sinkhorn"},
+                {"sinkhorn-iterations", int64_t{5}, in_range(1, 100),
+                 "how often sinkhorn normalises rows and columns of its mixture"}},
+    .variants = {},
+    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys& keys,
+               Device device) -> std::unique_ptr<AttentionLayer> {
+      const auto number = [&](const char* name) { return std::get<int64_t>(values.at(name)); };
+      check(shape.max_length > 0, "sinkhorn: the longest sequence is ", shape.max_length,
+            " positions; it must be known and positive");
+      return std::make_unique<SinkhornAttention>(shape, number("sinkhorn-block"), number("sinkhorn-iterations"),
+                                                 keys.init, device);
+    }};
+}  // namespace kinds
+
+}  // namespace runnel
