@@ -41,6 +41,12 @@ KERNEL(elu_plus_one_backward(float* dx, const float* dy, const float* y, int64_t
 // of the whole tensor, in this kernel and in all others with dropout.
 KERNEL(dropout(float* y, const float* x, int64_t n, Dropout dropout))
 
+// y[r,:] = a[r,:] followed by b[r % period,:]: a is [rows,m], b [rows_b,n] with rows_b >= period, y [rows,m+n]. The
+// rows of db are sums over r, and 0 from `period` on.
+KERNEL(concat_forward(float* y, const float* a, const float* b, int64_t rows, int64_t period, int64_t m, int64_t n))
+KERNEL(concat_backward(float* da, float* db, const float* dy, int64_t rows, int64_t period, int64_t rows_b, int64_t m,
+                       int64_t n))
+
 // --- matrix products --------------------------------------------------------------------------------------------
 
 // c[m,n] = op(a) op(b), where op transposes if its flag is set: a is [m,k] or [k,m], b is [k,n] or [n,k].
@@ -284,6 +290,19 @@ KERNEL(sinkhorn_backward(float* dlogits, const float* dp, const float* p, const 
 KERNEL(mix_blocks_forward(float* y, const float* p, const float* x, const int32_t* lengths, BlockSizes sizes))
 KERNEL(mix_blocks_backward(float* dp, float* dx, const float* dy, const float* p, const float* x,
                            const int32_t* lengths, BlockSizes sizes))
+// A bias of the scores: [H,rows,columns], shared by the batch, or [B,H,rows,columns]; rows >= L, columns >= S.
+struct AttentionBias {
+  const float* data;
+  int64_t rows, columns;
+  bool is_shared;
+};
+// Softmax attention, not causal, with the scores q_i . k_j / sqrt(E) + bias_ij; E = 0: bias_ij alone, and q, k, dq and
+// dk are null. l is infinity where a query sees no key. dbias may be null: not wanted.
+KERNEL(biased_softmax_attention_forward(float* y, float* l, const float* q, const float* k, const float* v,
+                                        AttentionBias bias, const int32_t* lengths, AttentionSizes sizes))
+KERNEL(biased_softmax_attention_backward(float* dq, float* dk, float* dv, float* dbias, const float* dy, const float* y,
+                                         const float* l, const float* q, const float* k, const float* v,
+                                         AttentionBias bias, const int32_t* lengths, AttentionSizes sizes))
 
 // Reformer's attention, see lsh_attention.cpp. S is L; E, M and chunk are at most 256. rotations[i] = key.normal(i)
 KERNEL(lsh_rotations(float* rotations, Key key, int64_t n))

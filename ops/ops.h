@@ -27,6 +27,9 @@ Tensor dropout(const Tensor& x, Dropout dropout);   // [...] -> [...]
 Tensor reshape(const Tensor& x, Shape shape);       // the same numbers, the same storage
 Tensor sum(const Tensor& x);                        // [...] -> []
 
+// The columns of a, then those of b. b [at least L,...,n] may also be what a batch a [B,L,...,m] shares.
+Tensor concat(const Tensor& a, const Tensor& b);  // [...,m] [...,n] -> [...,m+n]
+
 // op(a) op(b)
 Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a = false, bool transpose_b = false);  // 2-D
 
@@ -215,6 +218,11 @@ Tensor sinkhorn(const Tensor& logits, int64_t iterations, int64_t block,
 // The blocks sum_c p[b,h,r,c] x_c, and behind them x itself.
 Tensor mix_blocks(const Tensor& p, const Tensor& x, int64_t block,
                   const Indices& lengths = {});  // [B,H,N,N] [B,S,H,E] [B] -> [B,N block + S,H,E]
+// Softmax attention with the logits q_i . k_j / sqrt(E) + bias_ij; without q and k (both empty): bias_ij, and L is S.
+// bias is [H,rows,columns], shared by the batch, or [B,H,rows,columns]; its first L rows and S columns count. The mask
+// must not be causal.
+Tensor biased_softmax_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias,
+                                const AttentionMask& mask);
 
 // Reformer's attention (Kitaev et al. 2020): in each of several rounds, positions are hashed into buckets by a random
 // rotation per head, sorted by bucket and cut into chunks; a query sees the keys of its bucket in its chunk and in the

@@ -121,6 +121,8 @@ std::vector<Kernel> kernels(Device device) {
        components);
   CASE(3 * K * R, 2 * K * R, logistic_mixture_sample, out.data(), logits.data(), keys.data(), nullptr, 1.0f, rows,
        components);
+  CASE(2 * N, 0.0, concat_forward, x0.data(), a.data(), b.data(), rows / 2, rows / 2, d, d);
+  CASE(2 * N, 0.0, concat_backward, x0.data(), x1.data(), g.data(), rows / 2, rows / 2, rows / 2, d, d);
   CASE(N, N, sum, small1.data(), a.data(), n);
   CASE(N, 0.0, fill, x0.data(), a.data(), n);
   CASE(2 * N, 0.0, gather_rows, x0.data(), a.data(), some_rows.data(), rows, d);
@@ -180,6 +182,14 @@ std::vector<Kernel> kernels(Device device) {
   CASE(3 * N, 2 * mixing, mix_blocks_forward, with_mixed.data(), mixture.data(), a.data(), nullptr, blocks);
   CASE(4 * N, 4 * mixing, mix_blocks_backward, small2.data(), x0.data(), with_mixed.data(), mixture.data(), a.data(),
        nullptr, blocks);
+  const Tensor logits_bias = floats({heads, length, length});
+  Tensor bias_gradient(logits_bias.shape(), device);
+  const double all_scores = S * L * L, B = static_cast<double>(logits_bias.size());
+  CASE(4 * N + B, 4 * all_scores * E, biased_softmax_attention_forward, x0.data(), l.data(), a.data(), b.data(),
+       c.data(), (AttentionBias{logits_bias.data(), length, length, true}), nullptr, full);
+  CASE(8 * N + 2 * B, 10 * all_scores * E, biased_softmax_attention_backward, x0.data(), x1.data(), x2.data(),
+       bias_gradient.data(), g.data(), a.data(), l.data(), a.data(), b.data(), c.data(),
+       (AttentionBias{logits_bias.data(), length, length, true}), nullptr, full);
   const Lsh lsh{};
   const int64_t lists = lsh.rounds * sequences;
   const Tensor rotations = floats({lsh.rounds * heads * e * lsh.buckets / 2});

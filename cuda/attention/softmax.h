@@ -1,5 +1,6 @@
-// What softmax_attention.cu, block_sparse_attention.cu and lsh_attention.cu share: results out_r = sum_o w_ro c_o, by
-// tiles, whose weights are exponentials. The letters are those at the head of softmax_attention.cu.
+// What softmax_attention.cu, block_sparse_attention.cu, biased_softmax_attention.cu and lsh_attention.cu share: results
+// out_r = sum_o w_ro c_o, by tiles, whose weights are exponentials. The letters are those at the head of
+// softmax_attention.cu.
 #pragma once
 #include <cmath>
 
@@ -55,6 +56,10 @@ struct SoftmaxOperands {
     for (auto* rows : {&a, &b, &c, &g, &h}) rows->select(sequence, heads);
     out.select(sequence, heads);
   }
+};
+
+struct Unbiased {
+  __device__ float operator()(int, int, float score) const { return score; }
 };
 
 // What a number is stored as in a tile.
@@ -134,9 +139,10 @@ class SoftmaxTiles {
   // Adds what 32 rows of the other side contribute, of which this thread has that at `position`, and starts to bring
   // those that come next. b, and c for dq, are keys and multiplied with `factor`. prepare() may write ls, ds and
   // whatever else the others read: seen(r, o) says whether the query of a pair sees the key, dropout(r, o) what the
-  // weight is multiplied with.
-  template <class Prepare, class Seen, class Factor>
-  __device__ void add(int position, int next_position, float factor, Prepare prepare, Seen seen, Factor dropout) {
+  // weight is multiplied with, biased(r, o, score) what the score of a pair that is seen becomes.
+  template <class Prepare, class Seen, class Factor, class Biased = Unbiased>
+  __device__ void add(int position, int next_position, float factor, Prepare prepare, Seen seen, Factor dropout,
+                      Biased biased = {}) {
     Tile products;  // a b^T; for dq and dk, of the second team: g h^T
     products.clear();
     const int count = max(slices(), slices_g());
@@ -160,9 +166,9 @@ class SoftmaxTiles {
         const int r = team_row() + row_of_team;
         const float score = product * x_.scale;
         if constexpr (online)
-          product = seen(r, o) ? score : -INFINITY;
+          product = seen(r, o) ? biased(r, o, score) : -INFINITY;
         else
-          product = seen(r, o) ? expf(score - ls[keys ? o : r]) : 0;
+          product = seen(r, o) ? expf(biased(r, o, score) - ls[keys ? o : r]) : 0;
         if constexpr (result == SoftmaxResult::dv) product = Tile::rounded(product * dropout(r, o));
       });
       products.template store<left_row>(weights_ + team_row() * left_row);

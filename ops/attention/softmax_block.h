@@ -1,5 +1,5 @@
 // Softmax attention of a block of queries and a block of keys: what softmax_attention.cpp, which has the derivation,
-// and block_sparse_attention.cpp share.
+// block_sparse_attention.cpp and biased_softmax_attention.cpp share.
 #pragma once
 #include <algorithm>
 #include <limits>
@@ -34,7 +34,7 @@ struct SoftmaxBlock {
   Matrix largest = memory.matrix(1, block_size), total = memory.matrix(1, block_size),
          factor = memory.matrix(1, block_size);
   Matrix f = memory.matrix(block_size, block_size),
-         ft = memory.matrix(block_size, block_size);  // what dropout multiplies p with
+         ft = memory.matrix(block_size, block_size);  // what dropout multiplies p with, or a bias
   Matrix d;                                           // d_i of each query of a sequence, in the backward pass
 
   static int64_t floats(const AttentionSizes& s, int64_t queries = 0) {
