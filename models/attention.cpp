@@ -8,6 +8,7 @@ namespace runnel {
 #define ATTENTION_KINDS(X) \
   X(linear) X(softmax) X(lsh) X(performer) X(local) X(sparse) X(bigbird) X(longformer) X(linformer)
   X(linear) X(softmax) X(lsh) X(performer) X(local) X(sparse) X(bigbird) X(linformer) X(sinkhorn)
+  X(linear) X(softmax) X(lsh) X(performer) X(local) X(sparse) X(bigbird) X(linformer) X(synthesizer)
 
 namespace kinds {
 #define DECLARE(kind) extern const AttentionKind kind;

@@ -42,6 +42,8 @@ AttentionConfig small(const AttentionKind& kind) {
            {"linformer-rank", int64_t{3}}}};
            {"linformer-rank", int64_t{3}},
            {"sinkhorn-block", int64_t{4}}}};
+           {"linformer-rank", int64_t{3}},
+           {"synthesizer-rank", int64_t{3}}}};
 }
 
 template <class F>
