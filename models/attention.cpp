@@ -6,9 +6,8 @@ namespace runnel {
 
 // Every kind, in the order of --help: models/attention/<kind>.cpp defines kinds::<kind>.
 #define ATTENTION_KINDS(X) \
-  X(linear) X(softmax) X(lsh) X(performer) X(local) X(sparse) X(bigbird) X(longformer) X(linformer)
-  X(linear) X(softmax) X(lsh) X(performer) X(local) X(sparse) X(bigbird) X(linformer) X(sinkhorn)
-  X(linear) X(softmax) X(lsh) X(performer) X(local) X(sparse) X(bigbird) X(linformer) X(synthesizer)
+  X(linear)                \
+  X(softmax) X(lsh) X(performer) X(local) X(sparse) X(longformer) X(bigbird) X(linformer) X(sinkhorn) X(synthesizer)
 
 namespace kinds {
 #define DECLARE(kind) extern const AttentionKind kind;

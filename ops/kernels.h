@@ -290,6 +290,7 @@ KERNEL(sinkhorn_backward(float* dlogits, const float* dp, const float* p, const 
 KERNEL(mix_blocks_forward(float* y, const float* p, const float* x, const int32_t* lengths, BlockSizes sizes))
 KERNEL(mix_blocks_backward(float* dp, float* dx, const float* dy, const float* p, const float* x,
                            const int32_t* lengths, BlockSizes sizes))
+
 // A bias of the scores: [H,rows,columns], shared by the batch, or [B,H,rows,columns]; rows >= L, columns >= S.
 struct AttentionBias {
   const float* data;

@@ -218,6 +218,7 @@ Tensor sinkhorn(const Tensor& logits, int64_t iterations, int64_t block,
 // The blocks sum_c p[b,h,r,c] x_c, and behind them x itself.
 Tensor mix_blocks(const Tensor& p, const Tensor& x, int64_t block,
                   const Indices& lengths = {});  // [B,H,N,N] [B,S,H,E] [B] -> [B,N block + S,H,E]
+
 // Softmax attention with the logits q_i . k_j / sqrt(E) + bias_ij; without q and k (both empty): bias_ij, and L is S.
 // bias is [H,rows,columns], shared by the batch, or [B,H,rows,columns]; its first L rows and S columns count. The mask
 // must not be causal.

@@ -39,10 +39,8 @@ AttentionConfig small(const AttentionKind& kind) {
            {"bigbird-random", int64_t{1}},
            {"longformer-window", int64_t{8}},
            {"longformer-global", int64_t{2}},
-           {"linformer-rank", int64_t{3}}}};
            {"linformer-rank", int64_t{3}},
-           {"sinkhorn-block", int64_t{4}}}};
-           {"linformer-rank", int64_t{3}},
+           {"sinkhorn-block", int64_t{4}},
            {"synthesizer-rank", int64_t{3}}}};
 }
 
@@ -320,10 +318,6 @@ TEST_CASE("attention kinds: a copied decode state goes on as the state itself") 
   });
 }
 
-// Softmax attention with dense weights in double, for each head its own keys: keys[n] [keys,E] and values[n] [keys,E]
-// of sequence n = b H + h.
-std::vector<double> dense_attention(const Tensor& q, const std::vector<std::vector<double>>& all_keys,
-                                    const std::vector<std::vector<double>>& all_values) {
 // Softmax attention with dense weights in double: query i of sequence n = b H + h sees keys_of(n, i) [keys,E] with
 // values_of(n, i) [keys,E].
 using RowsOf = std::function<std::vector<double>(int64_t n, int64_t i)>;
