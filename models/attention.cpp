@@ -5,9 +5,11 @@
 namespace runnel {
 
 // Every kind, in the order of --help: models/attention/<kind>.cpp defines kinds::<kind>.
+// clang-format off
 #define ATTENTION_KINDS(X) \
-  X(linear)                \
-  X(softmax) X(lsh) X(performer) X(local) X(sparse) X(longformer) X(bigbird) X(linformer) X(sinkhorn) X(synthesizer)
+  X(linear) X(softmax) X(lsh) X(performer) X(local) X(sparse) X(longformer) X(bigbird) X(linformer) X(sinkhorn) \
+  X(synthesizer)
+// clang-format on
 
 namespace kinds {
 #define DECLARE(kind) extern const AttentionKind kind;
