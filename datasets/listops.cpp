@@ -101,7 +101,7 @@ uint32_t add_to(uint32_t crc, std::span<const char> bytes) {
 
 // A file is a line that says what it is, each set's values and symbols, and the CRC-32 of all that. Where an expression
 // ends follows from its symbols.
-struct CacheFile {
+struct ListOpsFile {
   fs::path path;
   std::string title;
 
@@ -238,7 +238,7 @@ ListOpsData drawn_listops(const ListOpsOptions& options, const fs::path& cache,
     kind.append("-").append(std::to_string(number));
   kind.append("-").append(seed_text);
   // The number before it: another one when the same options give other expressions.
-  const CacheFile file{cache / (kind + ".cache"), "1 " + kind + "\n"};
+  const ListOpsFile file{cache / (kind + ".cache"), "1 " + kind + "\n"};
   if (!cache.empty() && file.read(sets, counts)) {
     data.cache = file.path;
     data.from_cache = true;
@@ -257,7 +257,7 @@ ListOpsData drawn_listops(const ListOpsOptions& options, const fs::path& cache,
     for (int64_t i = 0; i < at_once; ++i) {
       std::vector<uint8_t>& symbols = drawn[static_cast<size_t>(i)];
       if (none_fits) continue;
-      symbols = Tree(options, Key{seed}.fold(static_cast<uint64_t>(first + i))).draw();
+      symbols = Tree(options, Key{options.seed}.fold(static_cast<uint64_t>(first + i))).draw();
       if (symbols.empty()) {
         none_fits = true;
       } else {
