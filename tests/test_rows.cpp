@@ -81,9 +81,10 @@ TEST_CASE("first_positions and with_first_positions: four-point gradients, empty
   check_fails([&] { first_positions(x, -1); }, "first_positions: there are no first -1 positions in x [2,5,3]");
   for (const Shape& shape : {Shape{2, 6, 3}, Shape{3, 5, 3}, Shape{2, 5, 4}, Shape{2, 5}, Shape{2}})
     check_fails([&] { with_first_positions(x, Tensor(shape)); }, "is not made of positions of x [2,5,3]");
+}
 
-  TEST_CASE("shifted adds a number to each index") {
-    for (const Device device : devices())
-      CHECK(shifted(Indices(Shape{3}, {0, 5, 1 << 20}, device), 64).to_vector() ==
-            std::vector<int32_t>{64, 69, (1 << 20) + 64});
-  }
+TEST_CASE("shifted adds a number to each index") {
+  for (const Device device : devices())
+    CHECK(shifted(Indices(Shape{3}, {0, 5, 1 << 20}, device), 64).to_vector() ==
+          std::vector<int32_t>{64, 69, (1 << 20) + 64});
+}
