@@ -123,6 +123,16 @@ struct EvaluateOptions : RuntimeOptions {
   }
 };
 
+// Each number is a square; all together are at least 320 pixels wide.
+void write_confusion(const std::filesystem::path& png, const std::vector<double>& shares, int64_t classes) {
+  constexpr int64_t zoom = 4;
+  const int64_t square = std::max<int64_t>(1, 80 / classes), side = square * classes;
+  std::vector<double> values;
+  for (int64_t y = 0; y < side; ++y)
+    for (int64_t x = 0; x < side; ++x) values.push_back(shares[static_cast<size_t>(y / square * classes + x / square)]);
+  write_png(png, heat_map(values, side, side, 1, zoom));
+}
+
 int evaluate(EvaluateOptions& o) {
   LoadedClassifier loaded(o.model, *o.dataset, o);
   const std::filesystem::path png =
@@ -160,7 +170,7 @@ int evaluate(EvaluateOptions& o) {
                          {"precision_percent", precision},
                          {"chosen", std::vector<int64_t>(row, row + classes)}});
   }
-  write_png(png, heat_map(shares, classes, classes, 1, std::max<int64_t>(4, 320 / classes)));
+  write_confusion(png, shares, classes);
   if (o.json)
     print_json({{"model", loaded.checkpoint.path.string()},
                 {"step", loaded.checkpoint.step()},
