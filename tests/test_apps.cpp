@@ -559,9 +559,12 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"copy train --attention lsh --buckets 7 --out x", "--buckets 7 is odd"},
       {"check --unknown", "--unknown"},
       {"check twice", "twice"},
-      {"", "after \"runnel\" comes one of: copy mnist cifar10 images listops pathfinder image text retrieval check bench runs compare completion; --help"},
+      {"",
+       "after \"runnel\" comes one of: copy mnist cifar10 images listops pathfinder image text retrieval check bench "
+       "runs compare completion; --help"},
       {"sing",
-       "after \"runnel\" comes one of: copy mnist cifar10 images listops pathfinder image text retrieval check bench runs compare completion; not \"sing\""},
+       "after \"runnel\" comes one of: copy mnist cifar10 images listops pathfinder image text retrieval check bench "
+       "runs compare completion; not \"sing\""},
       {"--unknown", "not \"--unknown\""},
       {"copy", "after \"runnel copy\" comes one of: train evaluate; --help"},
       {"copy sing", "after \"runnel copy\" comes one of: train evaluate; not \"sing\""},
@@ -569,7 +572,7 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"mnist sing", "; not \"sing\""},
       {"mnist --count 3", "; not \"--count\""},
       {"bench",
-       "after \"runnel bench\" comes one of: attention training reading generation convergence kernels "
+       "after \"runnel bench\" comes one of: attention training reading generation convergence lra lra-speed kernels "
        "ladder; --help"},
       {"bench sing", "; not \"sing\""},
       {"copy train mnist train", "mnist"},
