@@ -98,7 +98,7 @@ TokenBatch token_batch(const LabelledSequences& set, std::span<const int64_t> sa
   }
   const int64_t rows = std::ssize(lengths);
   const int64_t longest = rows ? *std::max_element(lengths.begin(), lengths.end()) : 0;
-  const Shape shape{rows, (longest + round_to - 1) / round_to * round_to};
+  const Shape shape{rows, std::min((longest + round_to - 1) / round_to * round_to, view.longest)};
   std::vector<int32_t> tokens(static_cast<size_t>(shape.size())), positions(tokens.size());
   for (int64_t b = 0; b < rows; ++b) {
     const std::span<const uint8_t> bytes = shown(set, sequences[static_cast<size_t>(b)], view);

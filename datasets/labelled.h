@@ -57,8 +57,8 @@ struct TokenBatch {
 };
 
 // B = samples * per_sample: a pair's sequences are neighbours. L is the length of the longest, rounded up to a multiple
-// of 32. A sequence without bytes is shown as one byte 0, so that every query has a key. Throws if view.longest < 1 or
-// there is no such sample.
+// of 32, but at most view.longest. A sequence without bytes is shown as one byte 0, so that every query has a key.
+// Throws if view.longest < 1 or there is no such sample.
 TokenBatch token_batch(const LabelledSequences& set, std::span<const int64_t> samples, SequenceView view,
                        Device device = Device::cpu);
 

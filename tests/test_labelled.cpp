@@ -48,6 +48,7 @@ TEST_CASE("token_batch: byte + 1, padding 0 up to a multiple of 32, in the order
     CHECK(batch.labels.to_vector() == Row{2, 0});
     CHECK(token_batch(set, std::vector<int64_t>{1}, {}, device).tokens.shape() == Shape{1, 64});
     CHECK(token_batch(set, std::vector<int64_t>{1}, {32}, device).tokens.shape() == Shape{1, 32});
+    CHECK(token_batch(set, std::vector<int64_t>{1}, {20}, device).tokens.shape() == Shape{1, 20});
     CHECK(token_batch(set, {}, {}, device).tokens.size() == 0);
   }
 }
