@@ -24,6 +24,10 @@ EncoderConfig encoder_of(const ClassifierConfig& c) {
   return encoder;
 }
 
+double position_numbers(const ClassifierConfig& c) {
+  return static_cast<double>(longest(c)) * static_cast<double>(c.encoder.width());
+}
+
 int64_t hidden_width(const ClassifierConfig& c) { return c.head_width ? c.head_width : c.encoder.feed_forward; }
 
 }  // namespace
@@ -46,14 +50,12 @@ Settings list(ClassifierConfig& c) {
 
 double least_parameters(const ClassifierConfig& c) {
   const double head = static_cast<double>(hidden_width(c));
-  return least_parameters(c.encoder) +
+  return least_parameters(c.encoder) + (c.positions == "learned" ? position_numbers(c) : 0) +
          static_cast<double>(c.encoder.width()) * (static_cast<double>(c.vocabulary) + head) +
          head * static_cast<double>(c.classes);
 }
 
-double fixed_numbers(const ClassifierConfig& c) {
-  return c.positions == "learned" ? 0 : static_cast<double>(longest(c)) * static_cast<double>(c.encoder.width());
-}
+double fixed_numbers(const ClassifierConfig& c) { return c.positions == "learned" ? 0 : position_numbers(c); }
 
 SequenceClassifier::SequenceClassifier(const ClassifierConfig& c, Key init, Device device)
     : config(checked(c)), encoder(encoder_of(c), false, longest(c), init, device) {

@@ -12,8 +12,8 @@ namespace runnel {
 
 struct ClassifierConfig {
   EncoderConfig encoder = {};
-  int64_t vocabulary = 257;   // V: tokens are 0 .. V-1, of which 0 is padding
-  int64_t classes = 2;        //
+  int64_t vocabulary = 257;  // V: tokens are 0 .. V-1, of which 0 is padding
+  int64_t classes = 2;
   int64_t max_length = 1024;  // longest sequence
   int64_t head_width = 0;     // of the layer before the logits; 0: feed_forward
   bool pairs = false;         // sequences 2i and 2i+1 make sample i
@@ -41,7 +41,7 @@ struct SequenceClassifier {
     Indices tokens;     // [B,L]
     Indices positions;  // [B,L]: each token's place in its sequence, in [0, max_length)
     Indices lengths;    // [B]: tokens from there on are padding
-  };
+  };  // With pool cls, each sequence begins with token V at position 0; its own tokens are at positions from 1 on.
   // Logits: [B,classes], of pairs [B/2,classes]. With a key, dropout and the attention's randomness are drawn from it
   // (training).
   Tensor operator()(const Input& input, std::optional<Key> key = {}) const;

@@ -35,7 +35,8 @@ double least_parameters(const EncoderConfig& config);
 //             y  = norm2(x1 + dropout(feed_forward(x1)))
 // pre-norm:   x1 = x + dropout(attend(norm1(x)))
 //             y  = x1 + dropout(feed_forward(norm2(x1)))
-// with attend(x) = out(attention(query(x), key(x), value(x))), feed_forward(x) = linear2(dropout(relu(linear1(x)))).
+// with attend(x) = out(attention(query(x), key(x), value(x))), feed_forward(x) =
+// linear2(dropout(activation(linear1(x)))).
 struct EncoderLayer {
   Linear query, key, value, out;  // [H E,D] [H E,D] [H E,D] [D,H E]; no key if the attention shares it with the query
   std::shared_ptr<const AttentionLayer> attention;

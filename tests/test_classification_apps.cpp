@@ -61,6 +61,10 @@ TEST_CASE("text: learns to tell two folders apart, and is evaluated, asked and r
   CHECK(contains(predicted.out, "mine.txt:  good "));
   CHECK(contains(predicted.out, "other.txt:  bad "));
 
+  write_bytes(box.folder / "long.txt", std::string(1200, 'x'));
+  CHECK(contains(succeed(box, "text predict --model run --threads 1 --input long.txt").err,
+                 "long.txt: only the first 1000 of 1200 are read"));
+
   // 30 updates and 30 more are 60.
   succeed(box, "text train " + small_model + "--data texts --lr 0.01 --out halves --steps 30");
   succeed(box, "text train --resume --out halves --steps 60");
@@ -84,7 +88,7 @@ TEST_CASE("listops, retrieval, image, pathfinder: train, evaluate and predict") 
   struct Case {
     std::string task, data, input, text;
   };
-  write_bytes(box.folder / "ask", "[SM 1 2 ]\n\n[MAX 1 9 ]\n");
+  write_bytes(box.folder / "ask", "[SM 1 2 ]\r\n \n[MAX 1 9 ]\n");
   write_bytes(box.folder / "ask-pairs", "a text\ta text\n");
   const Case cases[] = {{"listops", "--data ops", "ask", "ask:3:"},
                         {"retrieval", "--data pairs", "ask-pairs", "ask-pairs:1:"},
@@ -141,6 +145,7 @@ TEST_CASE("classification: the paper's preset has Long Range Arena's sizes for e
   const auto linear = nlohmann::json::parse(read(box.folder / "linear" / "config.json"));
   CHECK(linear["width"] == 128);
   CHECK(linear["projection"] == 64);
+  CHECK(linear["mask-zero"] == false);
 }
 
 TEST_CASE("classification: what cannot be is one sentence") {
@@ -157,6 +162,7 @@ TEST_CASE("classification: what cannot be is one sentence") {
                {"text predict", 2, "--model is needed"},
                {"image predict --model missing", 1, "there is no file missing"},
                {"bench lra --attention linear,none", 2, "--attention none is not one of"},
+               {"bench lra --task text --generated 200", 2, "--generated: the samples of text cannot be chosen"},
                {"bench lra --task copy", 2, "--task: copy is not one of"}};
   for (const auto& c : cases) {
     CAPTURE(c.words);

@@ -34,18 +34,19 @@ struct ArenaOptions : RuntimeOptions {
   Settings list() override {
     Choices tasks;
     for (const ClassificationDataset* dataset : classification_datasets) tasks.push_back(dataset->name);
-    return extended(RuntimeOptions::list(),
-                    {{"task", &task, one_of(tasks), "task"},
-                     {"attention", &attention, {}, "kinds of attention, separated by commas; default: all"},
-                     {"preset", &preset, one_of({"paper", "small", "tiny"}), "preset of the task's train"},
-                     {"data", &data, {}, "data of the task, as in its train"},
-                     {"seeds", &seeds, in_range(1, 1000), "runs of each kind, with seeds from --seed on"},
-                     {"steps", &steps, in_range(0), "updates of a run; 0: the preset's"},
-                     {"minutes", &minutes, in_range(0, 1e6), "training time of a run; 0: the preset's"},
-                     {"generated", &generated, in_range(0, 1e7), "samples of a generated data set; 0: the preset's"},
-                     {"limit", &limit, in_range(0, 1e9), "test only on so many samples; 0: all"},
-                     {"out", &out, {}, "folder for the tables, the plot and the runs; existing runs are continued"},
-                     json_flag()});
+    return extended(
+        RuntimeOptions::list(),
+        {{"task", &task, one_of(tasks), "task"},
+         {"attention", &attention, {}, "kinds of attention, separated by commas; default: all"},
+         {"preset", &preset, one_of({"paper", "small", "tiny"}), "preset of the task's train"},
+         {"data", &data, {}, "data of the task, as in its train"},
+         {"seeds", &seeds, in_range(1, 1000), "runs of each kind, with seeds from --seed on"},
+         {"steps", &steps, in_range(0), "updates of a run; 0: the preset's"},
+         {"minutes", &minutes, in_range(0, 1e6), "training time of a run; 0: the preset's"},
+         {"generated", &generated, in_range(0, 1e7), "images of pathfinder to generate, from 100; 0: the preset's"},
+         {"limit", &limit, in_range(0, 1e9), "test only on so many samples; 0: all"},
+         {"out", &out, {}, "folder for the tables, the plot and the runs; existing runs are continued"},
+         json_flag()});
   }
 };
 
@@ -118,8 +119,10 @@ int bench_lra(ArenaOptions& o) {
   static_cast<RuntimeOptions&>(base) = o;
   base.data = o.data;
   if (o.steps) base.steps = o.steps, base.minutes = 0;
-  if (o.minutes > 0) base.minutes = o.minutes, base.steps = 1000000;
-  if (o.generated) base.generated = o.generated;
+  if (o.minutes > 0) base.minutes = o.minutes, base.steps = o.steps ? o.steps : 1000000;
+  if (o.generated) base.generated = std::max<int64_t>(o.generated, 100);
+  check<UsageError>(!o.generated || !dataset.difficulties.empty(), "--generated: the samples of ", o.task,
+                    " cannot be chosen in number");
   const ClassificationData data = load_data(base);
   std::vector<Probe> probes;
   if (dataset.probes) probes = dataset.probes(base, data);
@@ -127,7 +130,7 @@ int bench_lra(ArenaOptions& o) {
   const fs::path folder = fs::path(o.out) / (o.task + "-" + o.preset);
   fs::create_directories(folder);
   std::vector<Cell> cells;
-  double most_bytes = 0;
+  double most_bytes = 1;
   for (const std::string& kind : kinds)
     for (int64_t i = 0; i < o.seeds; ++i) {
       ClassificationSettings settings = base;
@@ -139,16 +142,19 @@ int bench_lra(ArenaOptions& o) {
       settings.overwrite = !settings.resume;
       if (settings.resume) check_same_run(read_config(settings.out), settings);
       fmt::print("{} attention, seed {}\n", kind, settings.seed);
+      const auto updates = [&] { return read_checkpoint(fs::path(settings.out) / "last.safetensors").step(); };
+      const int64_t before = settings.resume ? updates() : 0;
       reset_peak(o.where());
       if (const int status = train_classification(settings, data)) return status;
-      const auto bytes = static_cast<double>(memory_use(o.where()).peak);
+      const int64_t step = updates();
+      const double bytes =
+          step > before ? static_cast<double>(memory_use(o.where()).peak) : 0;  // 0: no update was made
       const LoadedClassifier loaded(settings.out, dataset, o);
       const std::vector<int64_t> samples = some_samples(data.test, o.limit);
       const Score result =
           score(predict(loaded.model, data.test, samples, settings.view(), settings.batch, Progress("tested")),
                 data.test, samples);
-      cells.push_back({kind, settings.seed, element_count(loaded.model.parameters()),
-                       read_checkpoint(fs::path(settings.out) / "last.safetensors").step(), result.accuracy,
+      cells.push_back({kind, settings.seed, element_count(loaded.model.parameters()), step, result.accuracy,
                        result.loss, trained_rate(settings.out), bytes});
       most_bytes = std::max(most_bytes, bytes);
       fmt::print("{}: test accuracy {:.2f}%\n", kind, result.accuracy);
@@ -159,6 +165,12 @@ int bench_lra(ArenaOptions& o) {
       std::string page =
           fmt::format("# Long Range Arena: {}, preset {}\n\nTest accuracy in per cent of {} samples, {}.\n\n", o.task,
                       o.preset, samples.size(), data.test.name);
+      page +=
+          "Published are LRA (Tay et al. 2021), whose models differ in size, FlashAttention (Dao et al. 2022), "
+          "Skyformer "
+          "(Chen et al. 2021) and Nystromformer (Xiong et al. 2021). A run with fewer updates than theirs does not "
+          "compare with them.\n\n";
+      if (!probes.empty()) page += "What can be had without reading the sequence:\n\n";
       for (const Probe& probe : probes) page += fmt::format("* {:.1f}%: {}\n", probe.accuracy, probe.name);
       page +=
           "\n| attention | seed | updates | parameters | here | tokens/s | peak memory | LRA | FlashAttention | "
@@ -173,9 +185,9 @@ int bench_lra(ArenaOptions& o) {
         };
         page += fmt::format("| {} | {} | {} | {} | {:.2f} | {} | {} | {} | {} | {} | {} |\n", c.kind, c.seed,
                             grouped(static_cast<double>(c.step)), grouped(static_cast<double>(c.parameters)),
-                            c.accuracy, grouped(c.rate), bytes_text(c.bytes), their(&PublishedResults::arena),
-                            their(&PublishedResults::flash), their(&PublishedResults::skyformer),
-                            their(&PublishedResults::nystromformer));
+                            c.accuracy, grouped(c.rate), c.bytes > 0 ? bytes_text(c.bytes) : "-",
+                            their(&PublishedResults::arena), their(&PublishedResults::flash),
+                            their(&PublishedResults::skyformer), their(&PublishedResults::nystromformer));
       }
       write_atomically(folder / "lra.csv", {csv});
       write_atomically(folder / "lra.md", {page});

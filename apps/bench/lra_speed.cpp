@@ -22,7 +22,7 @@ struct SpeedOptions : BenchOptions {
     return extended(
         BenchOptions::list(),
         {{"batch", &batch, in_range(1, 1 << 20), "sequences of an update; Long Range Arena has 32"},
-         {"longest", &longest, in_range(1024, 1 << 20), "lengths are 1024, 2048 ... up to this one"},
+         {"longest", &longest, in_range(1024, 1 << 20), "lengths are the multiples of 1024 up to this one"},
          {"layers", &model.encoder.layers, in_range(1, 1024), "encoder layers"},
          {"heads", &model.encoder.heads, in_range(1, 1024), "attention heads"},
          {"head-dim", &model.encoder.head_dim, in_range(1, 256), "E = M"},
@@ -68,14 +68,14 @@ Cost measure(const SpeedOptions& o, const std::string& kind, int64_t length) {
 
 int bench_lra_speed(SpeedOptions& o) {
   fmt::print(
-      "{}\nupdates of a classifier of texts of bytes: {} layers, {} heads of {}, batch {}; in brackets: relative to "
-      "softmax, and what Long Range Arena published\n",
+      "{}\nupdates of a classifier of texts of bytes: {} layers, {} heads of {}, batch {}; speed and memory "
+      "relative to softmax at the same length; beside them what Long Range Arena published\n",
       hardware(o, product_rate(o)), o.model.encoder.layers, o.model.encoder.heads, o.model.encoder.head_dim, o.batch);
   std::vector<int64_t> lengths;
   for (int64_t length = 1024; length <= o.longest; length += 1024) lengths.push_back(length);
   Choices kinds = attention_names(false);
   std::stable_partition(kinds.begin(), kinds.end(), [](const std::string& kind) { return kind == "softmax"; });
-  Table table(o, "lra-speed", {"attention", "L", "updates/s", "speed", "LRA", "MB", "memory", "LRA's"},
+  Table table(o, "lra-speed", {"attention", "L", "updates/s", "speed", "LRA speed", "MB", "memory", "LRA memory"},
               std::ssize(kinds) * std::ssize(lengths));
   std::vector<Cost> softmax;
   for (const std::string& kind : kinds)

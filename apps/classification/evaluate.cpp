@@ -123,7 +123,7 @@ struct EvaluateOptions : RuntimeOptions {
   }
 };
 
-// Each number is a square; all together are at least 320 pixels wide.
+// Each number is a square; all together are about 320 pixels wide, or more.
 void write_confusion(const std::filesystem::path& png, const std::vector<double>& shares, int64_t classes) {
   constexpr int64_t zoom = 4;
   const int64_t square = std::max<int64_t>(1, 80 / classes), side = square * classes;

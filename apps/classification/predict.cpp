@@ -22,11 +22,16 @@ struct PredictOptions : RuntimeOptions {
   int64_t batch = 32;
 
   Settings list() override {
-    return extended(RuntimeOptions::list(),
-                    {{"model", &model, {}, "a run folder or a .safetensors file"},
-                     {"input", &files, {}, "file to classify; may be given several times; default: standard input"},
-                     {"batch", &batch, in_range(1, 1 << 20), "samples at a time"},
-                     json_flag()});
+    return extended(
+        RuntimeOptions::list(),
+        {{"model", &model, {}, "a run folder or a .safetensors file"},
+         {"input",
+          &files,
+          {},
+          "file to classify: a picture, a text, or an expression or a pair of texts in each line; may be given "
+          "several times; default: standard input, one in each line"},
+         {"batch", &batch, in_range(1, 1 << 20), "samples at a time"},
+         json_flag()});
   }
 };
 
@@ -52,7 +57,10 @@ class Inputs {
     check<UsageError>(!dataset_.side, "--input is needed: a picture file, PNG or JPEG");
     std::string line;
     for (int64_t number = 1; std::getline(lines, line); ++number)
-      if (!line.empty()) add_text(fmt::format("{}:{}", from, number), line);
+      if (line.find_first_not_of(" \t\r") != std::string::npos) {
+        if (line.ends_with('\r')) line.pop_back();
+        add_text(fmt::format("{}:{}", from, number), line);
+      }
   }
 
   LabelledSequences set;
@@ -82,6 +90,11 @@ int predict_classes(PredictOptions& o) {
   if (o.files.empty()) inputs.add_lines("standard input", std::cin);
   check(!inputs.names.empty(), o.files.empty() ? "standard input" : "--input", ": there is nothing to classify");
 
+  for (int64_t i = 0; i < std::ssize(inputs.names) * inputs.set.per_sample; ++i)
+    if (inputs.set.length(i) > loaded.settings.length)
+      warn(fmt::format("runnel: {}: only the first {} of {} are read, which is the model's --length\n",
+                       inputs.names[static_cast<size_t>(i / inputs.set.per_sample)], loaded.settings.length,
+                       inputs.set.length(i)));
   std::vector<int64_t> samples(inputs.names.size());
   std::iota(samples.begin(), samples.end(), 0);
   const Predictions found =

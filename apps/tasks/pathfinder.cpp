@@ -5,6 +5,7 @@
 #include "datasets/files.h"
 #include "datasets/image_folder.h"
 #include "datasets/image_sequences.h"
+#include "engine/check.h"
 
 namespace runnel {
 namespace {
@@ -29,6 +30,8 @@ const ClassificationDataset tasks::pathfinder{
     .load = [](const ClassificationSettings& settings, const WorkDone& report) -> ClassificationData {
       if (!settings.data.empty()) {
         const ImageFolder folder = load_image_folder(settings.data, 32, 1, cache_directory(), report);
+        check(folder.train.class_names.size() == 2, settings.data, ": ", folder.train.class_names.size(),
+              " classes; Pathfinder has two, a sub-folder of pictures for each");
         return {grey_sequences(folder.train), grey_sequences(folder.validation), grey_sequences(folder.test)};
       }
       const ImageSet images = images_of(settings, report).images;

@@ -240,8 +240,8 @@ std::vector<double> Trainer::evaluate() {
     check(std::isfinite(values[i]), "the metric ", metrics_[i].name, " is ", values[i], " at step ", at_.step);
   save_if_best(values[0]);
   attempt("preview", [&] {
-    const std::string text = task_.preview_text(interruptible("classified"));
-    const std::vector<Picture> pictures = task_.preview(interruptible("drew byte"));
+    const std::string text = task_.preview_text(interruptible("previewed"));
+    const std::vector<Picture> pictures = task_.preview(interruptible("previewed"));
     const fs::path stem = *folder_ / fmt::format("samples/step-{:07}", at_.step);
     if (!text.empty() || !pictures.empty()) fs::create_directories(stem.parent_path());
     if (!text.empty()) write_atomically(stem.string() + ".txt", {text});
