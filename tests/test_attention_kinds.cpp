@@ -14,7 +14,7 @@ using namespace runnel::test;
 namespace {
 
 constexpr int64_t batch = 2, length = 13, heads = 2, e = 4;
-constexpr AttentionKeys keys{.fixed = Key{5}, .init = Key{6}};
+constexpr AttentionKeys layer_keys{.fixed = Key{5}, .init = Key{6}};
 
 constexpr AttentionShape shape(bool causal) { return {heads, e, causal, heads * e, length}; }
 
@@ -53,7 +53,7 @@ void for_each_form(F f) {
         CAPTURE(kind->name);
         CAPTURE(causal);
         CAPTURE(name(device));
-        f(Case{kind, causal, device, make_attention(small(*kind), shape(causal), keys, device)});
+        f(Case{kind, causal, device, make_attention(small(*kind), shape(causal), layer_keys, device)});
       }
 }
 
@@ -99,7 +99,7 @@ TEST_CASE("attention kinds: names are unique, and so are the names of their sett
 TEST_CASE("attention kinds: the output has the shape of v, and is the same on every device") {
   for_each_form([](const Case& c) {
     const auto run = [&](Device device) {
-      const auto layer = make_attention(small(*c.kind), shape(c.causal), keys, device);
+      const auto layer = make_attention(small(*c.kind), shape(c.causal), layer_keys, device);
       return (*layer)(queries(1, device), c.kind->shared_query_key ? Tensor() : queries(2, device), values(3, device),
                       {.input = layer_input(device)});
     };
@@ -137,7 +137,7 @@ TEST_CASE("attention kinds: four-point gradients of q, k, v, the layer's input a
 TEST_CASE("attention kinds: settings reach the op, and in training the key") {
   const Tensor q = values(1, Device::cpu), k = values(2, Device::cpu), v = values(3, Device::cpu);
   const auto run = [&](const AttentionConfig& config, std::optional<Key> key = {}) {
-    const auto layer = make_attention(config, shape(true), keys, Device::cpu);
+    const auto layer = make_attention(config, shape(true), layer_keys, Device::cpu);
     return (*layer)(q, config.kind == "lsh" ? Tensor() : k, v, {.key = key, .input = layer_input(Device::cpu)})
         .to_vector();
   };
@@ -238,7 +238,7 @@ TEST_CASE("attention kinds: longformer is softmax attention in a window, with gl
       CAPTURE(s.l);
       const AttentionConfig config{"longformer", {{"longformer-window", s.window}, {"longformer-global", s.global}}};
       constexpr int64_t width = 3;
-      const auto layer = make_attention(config, {heads, e, false, width, s.l}, keys, device);
+      const auto layer = make_attention(config, {heads, e, false, width, s.l}, layer_keys, device);
       const auto random = [&](uint64_t seed) {
         return random_tensor(Shape{batch, s.l, heads, e}, seed, -2, 2, device);
       };
@@ -294,7 +294,7 @@ TEST_CASE("attention kinds: causal longformer sees the left half of its window, 
       for (int64_t j = 0; j < 150; ++j)
         CHECK_EQ(seen[static_cast<size_t>(i)][static_cast<size_t>(j)], j <= i && i - j <= 20);
 
-    const auto layer = make_attention(config, shape(true), keys, device);
+    const auto layer = make_attention(config, shape(true), layer_keys, device);
     CHECK(layer->parameters().empty());
     CHECK_EQ(layer->decode({batch, 1000, device})->bytes(), 2 * batch * heads * e * 21 * 4);
     CHECK_EQ(layer->decode({batch, 10, device})->bytes(), 2 * batch * heads * e * 10 * 4);
@@ -345,7 +345,7 @@ TEST_CASE("attention kinds: linformer is softmax attention to learned sums of ke
   for (const Device device : devices())
     for (const bool padded : {false, true}) {
       const AttentionConfig config{"linformer", {{"linformer-rank", int64_t{3}}}};
-      const auto layer = make_attention(config, shape(false), keys, device);
+      const auto layer = make_attention(config, shape(false), layer_keys, device);
       const Tensor projection = layer->parameters().at(0).tensor;
       CHECK_EQ(projection.shape(), Shape{length, 3});
       const std::vector<double> p = doubles(projection);
@@ -374,7 +374,7 @@ TEST_CASE("attention kinds: sinkhorn is softmax attention to the own block and t
   for (const Device device : devices())
     for (const bool padded : {false, true}) {
       const AttentionConfig config{"sinkhorn", {{"sinkhorn-block", block}, {"sinkhorn-iterations", int64_t{3}}}};
-      const auto layer = make_attention(config, shape(false), keys, device);
+      const auto layer = make_attention(config, shape(false), layer_keys, device);
       const std::vector<double> w = doubles(layer->parameters().at(0).tensor);
       CHECK_EQ(layer->parameters().at(0).tensor.shape(), Shape{blocks, e});
       const std::vector<int32_t> lengths{7, static_cast<int32_t>(length)};
@@ -425,21 +425,21 @@ TEST_CASE("attention kinds: sinkhorn is softmax attention to the own block and t
 }
 
 TEST_CASE("attention kinds: linformer refuses sequences that are longer than its longest") {
-  const auto layer = make_attention({"linformer"}, {heads, e, false, heads * e, length - 1}, keys, Device::cpu);
+  const auto layer = make_attention({"linformer"}, {heads, e, false, heads * e, length - 1}, layer_keys, Device::cpu);
   check_fails([&] { (*layer)(queries(1, Device::cpu), queries(2, Device::cpu), values(3, Device::cpu), {}); },
               "linformer: a sequence of 13 positions is longer than the layer's longest, 12");
   check_fails(
       [] {
-        make_attention({"linformer"}, {heads, e, false}, keys, Device::cpu);
+        make_attention({"linformer"}, {heads, e, false}, layer_keys, Device::cpu);
       },
       "linformer: the longest sequence is 0 positions; it must be known and positive");
-  check_fails([] { make_attention({"linformer"}, shape(true), keys, Device::cpu); },
+  check_fails([] { make_attention({"linformer"}, shape(true), layer_keys, Device::cpu); },
               "attention: linformer has no causal form");
 }
 
 TEST_CASE("attention kinds: settings that do not fit together are refused") {
   const auto make = [](const std::string& kind, const SettingValues& values) {
-    make_attention({kind, values}, shape(true), keys, Device::cpu);
+    make_attention({kind, values}, shape(true), layer_keys, Device::cpu);
   };
   check_fails(
       [&] {
