@@ -101,7 +101,7 @@ void bubble_plot(const fs::path& csv, const fs::path& png, const std::string& ta
        "set title " + quoted(task + ": the size of a dot is the memory of training") +
            "; set xlabel 'tokens per second in training'; set ylabel 'test accuracy in per cent'; unset key; "
            "set style fill transparent solid 0.4; set offsets graph 0.15, graph 0.15, graph 0.15, graph 0.15; plot " +
-           data_file(csv) + " skip 1 using 7:5:(6*sqrt($8/" + std::to_string(most_bytes) +
+           data_file(csv) + " skip 1 using 7:5:(2+6*sqrt($8/" + std::to_string(most_bytes) +
            ")) with points pt 7 ps variable lc rgb '#3060b0', " + data_file(csv) +
            " skip 1 using 7:5:1 with labels offset 0,1.5");
 }

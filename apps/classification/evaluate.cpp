@@ -125,8 +125,8 @@ struct EvaluateOptions : RuntimeOptions {
 
 // Each number is a square; all together are about 320 pixels wide, or more.
 void write_confusion(const std::filesystem::path& png, const std::vector<double>& shares, int64_t classes) {
-  constexpr int64_t zoom = 4;
-  const int64_t square = std::max<int64_t>(1, 80 / classes), side = square * classes;
+  constexpr int64_t zoom = 16;
+  const int64_t square = std::max<int64_t>(1, 20 / classes), side = square * classes;
   std::vector<double> values;
   for (int64_t y = 0; y < side; ++y)
     for (int64_t x = 0; x < side; ++x) values.push_back(shares[static_cast<size_t>(y / square * classes + x / square)]);
