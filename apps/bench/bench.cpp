@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <sstream>
 
 #include "engine/check.h"
 #include "engine/file.h"
@@ -50,6 +51,19 @@ double cuda_seconds(const Timing& o, double together, const std::function<void(i
     seconds.push_back(device_seconds(Device::cuda, [&] { replay.run(); }) / static_cast<double>(calls));
   }
   return median(seconds);
+}
+
+std::vector<std::string> chosen_attention(const std::string& names, bool causal) {
+  const Choices known = attention_names(causal);
+  if (names.empty()) return known;
+  std::vector<std::string> chosen;
+  std::istringstream words(names);
+  for (std::string word; std::getline(words, word, ',');) {
+    check<UsageError>(std::find(known.begin(), known.end(), word) != known.end(), "--attention ", excerpt(word),
+                      " is not one of ", one_of(known).description());
+    chosen.push_back(word);
+  }
+  return chosen;
 }
 
 Tensor uniform(Shape shape, Key key, Device device) {

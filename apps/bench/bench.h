@@ -44,6 +44,9 @@ void add_ladder(Subcommand bench, Command& chosen);
 // The paper's model of "mnist" or "cifar10" images (section 4.2), whose lsh has 64 buckets and 27 or 83 chunks.
 AutoregressiveConfig paper_image_model(const std::string& images);
 
+// Kinds of attention with this form, from names separated by commas; all if there is no name. Throws UsageError.
+std::vector<std::string> chosen_attention(const std::string& names, bool causal);
+
 // Numbers in [-1, 1).
 Tensor uniform(Shape shape, Key key, Device device);
 

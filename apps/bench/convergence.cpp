@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <fstream>
 #include <numeric>
-#include <sstream>
 
 #include "apps/bench/bench.h"
 #include "apps/tasks/copy.h"
@@ -48,15 +47,7 @@ int bench_convergence(ConvergenceOptions& options) {
       *std::find_if(all.begin(), all.end(), [&](const CopySettings& s) { return s.preset == options.preset; });
   std::string series, losses;
   nlohmann::json rows = nlohmann::json::array();
-  std::vector<std::string> names;
-  std::istringstream list(options.attention);
-  for (std::string name; std::getline(list, name, ',');) {
-    const Choices known = attention_names(true);
-    check<UsageError>(std::find(known.begin(), known.end(), name) != known.end(), "--attention ", excerpt(name),
-                      " is not one of ", one_of(known).description());
-    names.push_back(name);
-  }
-  for (const std::string& name : names) {
+  for (const std::string& name : chosen_attention(options.attention, true)) {
     CopySettings settings = preset;
     static_cast<RuntimeOptions&>(settings) = options;
     settings.model.encoder.attention.kind = name;

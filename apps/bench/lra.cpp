@@ -50,19 +50,6 @@ struct ArenaOptions : RuntimeOptions {
   }
 };
 
-std::vector<std::string> kinds_of(const ArenaOptions& o) {
-  const Choices known = attention_names(false);
-  if (o.attention.empty()) return known;
-  std::vector<std::string> kinds;
-  std::istringstream words(o.attention);
-  for (std::string word; std::getline(words, word, ',');) {
-    check<UsageError>(std::find(known.begin(), known.end(), word) != known.end(), "--attention ", excerpt(word),
-                      " is not one of ", one_of(known).description());
-    kinds.push_back(word);
-  }
-  return kinds;
-}
-
 // Tokens per second: the median over the rows of metrics.csv.
 double trained_rate(const fs::path& run) {
   std::ifstream file(run / "metrics.csv");
@@ -112,7 +99,7 @@ int bench_lra(ArenaOptions& o) {
                      [&](const auto* d) { return d->name == o.task; });
   const auto column =
       static_cast<size_t>(std::find(std::begin(arena_tasks), std::end(arena_tasks), o.task) - std::begin(arena_tasks));
-  const std::vector<std::string> kinds = kinds_of(o);
+  const std::vector<std::string> kinds = chosen_attention(o.attention, false);
   const std::vector<ClassificationSettings> presets = classification_presets(dataset);
   ClassificationSettings base =
       *std::find_if(presets.begin(), presets.end(), [&](const auto& s) { return s.preset == o.preset; });
@@ -120,9 +107,10 @@ int bench_lra(ArenaOptions& o) {
   base.data = o.data;
   if (o.steps) base.steps = o.steps, base.minutes = 0;
   if (o.minutes > 0) base.minutes = o.minutes, base.steps = o.steps ? o.steps : 1000000;
-  if (o.generated) base.generated = std::max<int64_t>(o.generated, 100);
+  if (o.generated) base.generated = o.generated;
   check<UsageError>(!o.generated || !dataset.difficulties.empty(), "--generated: the samples of ", o.task,
                     " cannot be chosen in number");
+  check<UsageError>(!o.generated || o.generated >= 100, "--generated ", o.generated, " is below 100");
   const ClassificationData data = load_data(base);
   std::vector<Probe> probes;
   if (dataset.probes) probes = dataset.probes(base, data);
