@@ -9,29 +9,19 @@
 // order: the same bytes with any number of threads.
 #include <algorithm>
 #include <deque>
-#include <type_traits>
 #include <vector>
 
 #include "engine/check.h"
 #include "engine/numerics.h"
 #include "ops/checks.h"
 #include "ops/cpu/dropout.h"
-#include "ops/cpu/gemm.h"
-#include "ops/cpu/panels.h"
+#include "ops/cpu/packed_matrix.h"
 #include "ops/cpu/parallel.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 
 namespace runnel {
 namespace {
-
-// oneDNN's products where it has kernels for packed operands, which older versions have for AVX-512 only; else ours.
-constexpr bool use_onednn = lanes == 16;
-struct Weights : std::conditional_t<use_onednn, onednn::PackedMatrix, PanelMatrix> {  // a type of this file alone
-  using Base = std::conditional_t<use_onednn, onednn::PackedMatrix, PanelMatrix>;
-  using Base::Base;
-};
-using Operand = std::conditional_t<use_onednn, onednn::Operand, PanelOperand>;
 
 constexpr int64_t rows_at_once = use_onednn ? 128 : 96;  // 96: a multiple of the rows of all blocks of panels.h
 
@@ -52,14 +42,14 @@ void cpu::linear_forward(float* y, const float* x, const float* w, const float* 
   const auto [layers, rows, out, in] = s;
   if (rows == 0 || out == 0) return;
   if (in == 0) clear(y, layers * s.outputs());
-  std::deque<Weights> wt;  // which cannot be moved
+  std::deque<PackedWeights> wt;  // which cannot be moved
   for (int64_t i = 0; in > 0 && i < layers; ++i) wt.emplace_back(w + i * s.weights(), in, out, true);
   FirstError error;
 #pragma omp parallel for schedule(static)
   for (int64_t first = 0; first < s.rows; first += rows_at_once)
     error.guard([&] {
       const int64_t count = std::min(rows_at_once, s.rows - first);
-      const Operand operand(x + first * s.in, count * s.in);
+      const PackedOperand operand(x + first * s.in, count * s.in);
       for (int64_t i = 0; i < s.layers; ++i) {
         const int64_t begin = i * s.outputs() + first * s.out;
         float* const block = y + begin;
@@ -101,17 +91,17 @@ const float* output_gradient(float* memory, const LinearInputs& of, int64_t begi
 }
 
 // The gradients of rows [begin, end), of which those of w and b are sums.
-void backward_rows(const LinearGradients& to, const LinearInputs& of, const std::deque<Weights>& w, int64_t begin,
+void backward_rows(const LinearGradients& to, const LinearInputs& of, const std::deque<PackedWeights>& w, int64_t begin,
                    int64_t end) {
   const auto [layers, rows, out, in] = of.sizes;
   const Scratch g_memory(rows_at_once * out);
   if (to.db) clear(to.db, layers * out);
   for (int64_t first = begin; first < end; first += rows_at_once) {
     const int64_t count = std::min(rows_at_once, end - first);
-    const Operand x_operand(of.x + first * in, to.dw ? count * in : 0);
+    const PackedOperand x_operand(of.x + first * in, to.dw ? count * in : 0);
     for (int64_t i = 0; i < layers; ++i) {
       const float* const g = output_gradient(g_memory.data(), of, i * of.sizes.outputs() + first * out, count);
-      const Operand g_operand(g, count * out);
+      const PackedOperand g_operand(g, count * out);
       if (to.dx) w[static_cast<size_t>(i)].multiply(to.dx + first * in, g_operand, count, of.add_dx || i > 0);
       if (to.dw)
         transposed_product(to.dw + i * of.sizes.weights(), g_operand, x_operand, count, out, in, first > begin);
@@ -133,7 +123,7 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
     dx = dw = nullptr;
   }
   if (s.rows == 0) return;
-  std::deque<Weights> packed;
+  std::deque<PackedWeights> packed;
   for (int64_t i = 0; dx && i < s.layers; ++i) packed.emplace_back(w + i * s.weights(), s.out, s.in, false);
   // The first part is summed up in dw and db themselves.
   const RowParts parts(s.rows, 16, 512);
