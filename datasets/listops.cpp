@@ -1,7 +1,5 @@
 #include "datasets/listops.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -10,8 +8,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "datasets/cache_file.h"
 #include "engine/check.h"
-#include "engine/file.h"
 #include "engine/random.h"
 
 namespace runnel {
@@ -90,73 +88,39 @@ std::string quoted(std::string_view word) {
   return '"' + std::string(word.substr(0, 20)) + (word.size() > 20 ? "...\"" : "\"");
 }
 
-template <class T>
-std::span<const char> as_chars(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+// Each set's values and symbols. Where an expression ends follows from its symbols.
+bool write(const CacheFile& file, const std::array<LabelledSequences*, 3>& sets) {
+  std::vector<std::span<const char>> parts;
+  for (const LabelledSequences* const set : sets)
+    parts.insert(parts.end(), {as_chars(set->labels), as_chars(set->bytes)});
+  return file.write(parts);
 }
 
-uint32_t add_to(uint32_t crc, std::span<const char> bytes) {
-  return static_cast<uint32_t>(crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+// False if there is no such file, or it is damaged.
+bool read(const CacheFile& file, const std::array<LabelledSequences*, 3>& sets, const std::array<int64_t, 3>& counts) {
+  const std::optional<std::string> kept = file.read();
+  if (!kept) return false;
+  std::string_view left = *kept;
+  for (size_t i = 0; i < sets.size(); ++i) {
+    std::vector<int32_t>& labels = sets[i]->labels;
+    labels.resize(static_cast<size_t>(counts[i]));
+    if (left.size() < as_chars(labels).size()) return false;
+    std::memcpy(labels.data(), left.data(), as_chars(labels).size());
+    left.remove_prefix(as_chars(labels).size());
+    while (sets[i]->first.size() <= labels.size()) {
+      size_t length = 0;
+      int64_t open = 0;
+      do {
+        if (length == left.size()) return false;
+        open += left[length] < end ? 1 : left[length] == end ? -1 : 0;
+        ++length;
+      } while (open > 0);
+      sets[i]->append({reinterpret_cast<const uint8_t*>(left.data()), length});
+      left.remove_prefix(length);
+    }
+  }
+  return true;
 }
-
-// A file is a line that says what it is, each set's values and symbols, and the CRC-32 of all that. Where an expression
-// ends follows from its symbols.
-struct ListOpsFile {
-  fs::path path;
-  std::string title;
-
-  bool write(const std::array<LabelledSequences*, 3>& sets) const {
-    std::vector<std::span<const char>> parts{title};
-    for (const LabelledSequences* const set : sets)
-      parts.insert(parts.end(), {as_chars(set->labels), as_chars(set->bytes)});
-    uint32_t sum = 0;
-    for (const std::span<const char> part : parts) sum = add_to(sum, part);
-    parts.push_back({reinterpret_cast<const char*>(&sum), sizeof sum});
-    std::error_code error;
-    fs::create_directories(path.parent_path(), error);
-    try {
-      write_atomically(path, parts);
-    } catch (const Error&) {
-      return false;
-    }
-    return true;
-  }
-
-  // False if there is no such file, or it is damaged.
-  bool read(const std::array<LabelledSequences*, 3>& sets, const std::array<int64_t, 3>& counts) const {
-    std::string file;
-    try {
-      file = read_file(path, INT64_MAX);
-    } catch (const Error&) {
-      return false;
-    }
-    uint32_t sum;
-    if (!file.starts_with(title) || file.size() < title.size() + sizeof sum) return false;
-    std::string_view left(file.data(), file.size() - sizeof sum);
-    std::memcpy(&sum, left.data() + left.size(), sizeof sum);
-    if (sum != add_to(0, left)) return false;
-    left.remove_prefix(title.size());
-    for (size_t i = 0; i < sets.size(); ++i) {
-      std::vector<int32_t>& labels = sets[i]->labels;
-      labels.resize(static_cast<size_t>(counts[i]));
-      if (left.size() < as_chars(labels).size()) return false;
-      std::memcpy(labels.data(), left.data(), as_chars(labels).size());
-      left.remove_prefix(as_chars(labels).size());
-      while (sets[i]->first.size() <= labels.size()) {
-        size_t length = 0;
-        int64_t open = 0;
-        do {
-          if (length == left.size()) return false;
-          open += left[length] < end ? 1 : left[length] == end ? -1 : 0;
-          ++length;
-        } while (open > 0);
-        sets[i]->append({reinterpret_cast<const uint8_t*>(left.data()), length});
-        left.remove_prefix(length);
-      }
-    }
-    return true;
-  }
-};
 
 ClassificationData empty_sets(const std::string& name) {
   const auto part = [&](const char* which) {
@@ -238,9 +202,9 @@ ListOpsData drawn_listops(const ListOpsOptions& options, const fs::path& cache,
     kind.append("-").append(std::to_string(number));
   kind.append("-").append(seed_text);
   // The number before it: another one when the same options give other expressions.
-  const ListOpsFile file{cache / (kind + ".cache"), "1 " + kind + "\n"};
-  if (!cache.empty() && file.read(sets, counts)) {
-    data.cache = file.path;
+  const CacheFile file(cache / (kind + ".cache"), "1 " + kind);
+  if (!cache.empty() && read(file, sets, counts)) {
+    data.cache = file.path();
     data.from_cache = true;
     return data;
   }
@@ -278,7 +242,7 @@ ListOpsData drawn_listops(const ListOpsOptions& options, const fs::path& cache,
           "; ask for fewer, or for other lengths");
     if (progress) progress(std::ssize(seen), total);
   }
-  if (!cache.empty() && file.write(sets)) data.cache = file.path;
+  if (!cache.empty() && write(file, sets)) data.cache = file.path();
   return data;
 }
 

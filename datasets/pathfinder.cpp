@@ -1,7 +1,5 @@
 #include "datasets/pathfinder.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -9,8 +7,8 @@
 #include <span>
 #include <type_traits>
 
+#include "datasets/cache_file.h"
 #include "engine/check.h"
-#include "engine/file.h"
 
 namespace runnel {
 namespace {
@@ -21,53 +19,14 @@ constexpr int64_t per_file = 1000;
 static_assert(std::is_trivially_copyable_v<PathfinderImage> &&
               std::has_unique_object_representations_v<PathfinderImage>);
 
-std::span<const char> bytes_of(const std::vector<PathfinderImage>& images) {
-  return {reinterpret_cast<const char*>(images.data()), images.size() * sizeof images[0]};
+// None if there is no such file, or it is damaged.
+std::vector<PathfinderImage> read_images(const CacheFile& file) {
+  const std::optional<std::string> kept = file.read(per_file * sizeof(PathfinderImage));
+  if (!kept || kept->size() % sizeof(PathfinderImage)) return {};
+  std::vector<PathfinderImage> images(kept->size() / sizeof(PathfinderImage));
+  if (!images.empty()) std::memcpy(images.data(), kept->data(), kept->size());
+  return images;
 }
-
-// A file is a line that says what it is, images as in memory, and the CRC-32 of both.
-struct PathfinderFile {
-  fs::path path;
-  std::string title;
-
-  uint32_t sum(std::span<const char> images) const {
-    const auto add = [](uLong crc, std::span<const char> bytes) {
-      return crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
-    };
-    return static_cast<uint32_t>(add(add(0, title), images));
-  }
-
-  std::vector<PathfinderImage> read() const {  // none if there is no such file, or it is damaged
-    std::string file;
-    uint32_t stored;
-    const size_t around = title.size() + sizeof stored;
-    try {
-      file = read_file(path, around + per_file * sizeof(PathfinderImage));
-    } catch (const Error&) {
-      return {};
-    }
-    if (!file.starts_with(title) || file.size() <= around || (file.size() - around) % sizeof(PathfinderImage))
-      return {};
-    std::vector<PathfinderImage> images((file.size() - around) / sizeof(PathfinderImage));
-    const size_t size = bytes_of(images).size();
-    std::memcpy(images.data(), file.data() + title.size(), size);
-    std::memcpy(&stored, file.data() + title.size() + size, sizeof stored);
-    if (stored != sum(bytes_of(images))) images.clear();
-    return images;
-  }
-
-  bool write(const std::vector<PathfinderImage>& images) const {
-    std::error_code error;
-    fs::create_directories(path.parent_path(), error);
-    const uint32_t crc = sum(bytes_of(images));
-    try {
-      write_atomically(path, {title, bytes_of(images), {reinterpret_cast<const char*>(&crc), sizeof crc}});
-    } catch (const Error&) {
-      return false;
-    }
-    return true;
-  }
-};
 
 // The share of right answers to images first .. count - 1.
 template <class IsConnected>
@@ -104,16 +63,16 @@ PathfinderSet pathfinder_images(const PathfinderOptions& options, const fs::path
     const int64_t wanted = std::min(per_file, count - first);
     const std::string number = std::to_string(first / per_file);
     // The number before `pathfinder` is another one when images of the same seed become others.
-    const PathfinderFile file{set.cache / number, "1 pathfinder " + kind + " " + number + "\n"};
+    const CacheFile file(set.cache / number, "1 pathfinder " + kind + " " + number);
     std::vector<PathfinderImage> images;
-    if (!set.cache.empty()) images = file.read();
+    if (!set.cache.empty()) images = read_images(file);
     if (const int64_t known = std::ssize(images); known < wanted) {
       images.resize(static_cast<size_t>(wanted));
 #pragma omp parallel for schedule(dynamic)
       for (int64_t i = known; i < wanted; ++i)
         images[static_cast<size_t>(i)] = pathfinder_image(difficulty, seed, first + i);
       set.generated += wanted - known;
-      if (!set.cache.empty() && !file.write(images)) set.cache.clear();
+      if (!set.cache.empty() && !file.write({as_chars(images)})) set.cache.clear();
     }
     if (progress) progress(first + wanted, count);
     for (int64_t i = 0; i < wanted; ++i) {
