@@ -4,14 +4,15 @@
 
 namespace runnel {
 
+Tensor random_uniform(const Shape& shape, float bound, Key key, Device device) {
+  std::vector<float> values(static_cast<size_t>(shape.size()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = bound * (2 * key.uniform(i) - 1);
+  return Tensor(shape, values, device).set_wants_grad();
+}
+
 Linear random_linear(int64_t out, int64_t in, Key key, Device device) {
   const float bound = 1 / std::sqrt(static_cast<float>(in));
-  const auto draw = [bound, device](Shape shape, Key from) {
-    std::vector<float> values(static_cast<size_t>(shape.size()));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = bound * (2 * from.uniform(i) - 1);
-    return Tensor(shape, values, device).set_wants_grad();
-  };
-  return {draw(Shape{out, in}, key.fold(0)), draw(Shape{out}, key.fold(1))};
+  return {random_uniform({out, in}, bound, key.fold(0), device), random_uniform({out}, bound, key.fold(1), device)};
 }
 
 void stack(const std::vector<Linear*>& layers) {

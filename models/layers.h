@@ -32,6 +32,7 @@ struct LayerNorm {
 // Moves layers of one shape to one place in memory, so that `linear` with all of them is one matrix product on CUDA.
 void stack(const std::vector<Linear*>& layers);
 
+Tensor random_uniform(const Shape& shape, float bound, Key key, Device device);  // in [-bound, bound)
 Linear random_linear(int64_t out, int64_t in, Key key, Device device);  // uniform in +-1/sqrt(in), weight and bias
 LayerNorm unit_layer_norm(int64_t width, Device device);                // weight 1, bias 0
 // Normal with this standard deviation: [V,width].

@@ -1,0 +1,35 @@
+// What a model trained with ctc_loss says: labels from its frames, and how far they are from the truth.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace runnel {
+
+struct Spike {  // a label of the best alignment
+  int32_t label;
+  int64_t frame;       // where it is most probable
+  double probability;  // there
+};
+
+// The best alignment, decoded greedily: the most probable symbol of each frame, repeated ones merged, blanks dropped.
+// logits [frames,symbols].
+std::vector<Spike> best_alignment(std::span<const float> logits, int64_t symbols, int32_t blank = 0);
+
+// The most probable labels, about: prefix beam search (Graves 2012; Hannun et al. 2014), which sums the probabilities of
+// all alignments of the `width` best prefixes. Throws Error if width < 1.
+std::vector<int32_t> beam_search(std::span<const float> logits, int64_t symbols, int64_t width, int32_t blank = 0);
+
+// Levenshtein's distance and what it is made of.
+struct EditDistance {
+  int64_t substitutions = 0, deletions = 0, insertions = 0;  // deletions: what the hypothesis lacks
+  int64_t reference = 0;                                     // length of it
+
+  int64_t errors() const { return substitutions + deletions + insertions; }
+  // In per cent of the reference; summed over a corpus, its error rate.
+  double rate() const { return reference ? 100 * static_cast<double>(errors()) / static_cast<double>(reference) : 0; }
+  EditDistance& operator+=(const EditDistance& other);
+};
+EditDistance edit_distance(std::span<const int32_t> reference, std::span<const int32_t> hypothesis);
+
+}  // namespace runnel
