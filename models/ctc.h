@@ -16,8 +16,8 @@ struct Spike {  // a label of the best alignment
 // logits [frames,symbols].
 std::vector<Spike> best_alignment(std::span<const float> logits, int64_t symbols, int32_t blank = 0);
 
-// The most probable labels, about: prefix beam search (Graves 2012; Hannun et al. 2014), which sums the probabilities of
-// all alignments of the `width` best prefixes. Throws Error if width < 1.
+// The most probable labels, about: prefix beam search (Graves 2012; Hannun et al. 2014), which sums the probabilities
+// of all alignments of the `width` best prefixes. Throws Error if width < 1.
 std::vector<int32_t> beam_search(std::span<const float> logits, int64_t symbols, int64_t width, int32_t blank = 0);
 
 // Levenshtein's distance and what it is made of.

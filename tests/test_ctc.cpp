@@ -24,7 +24,8 @@ std::vector<float> certain(const std::vector<int32_t>& symbols, int64_t count) {
 
 }  // namespace
 
-TEST_CASE("best_alignment: repeated symbols are merged, blanks dropped, the frame of the largest probability is named") {
+TEST_CASE(
+    "best_alignment: repeated symbols are merged, blanks dropped, the frame of the largest probability is named") {
   CHECK(labels_of(best_alignment(certain({0, 1, 1, 0, 1, 2, 2, 0}, 3), 3)) == std::vector<int32_t>{1, 1, 2});
   CHECK(labels_of(best_alignment(certain({2, 0, 2, 0, 0, 1}, 3), 3, 2)) == std::vector<int32_t>{0, 0, 1});
   CHECK(best_alignment(certain({0, 0}, 3), 3).empty());
