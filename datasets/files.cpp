@@ -89,7 +89,9 @@ bool LineFile::next(std::string& line) {
   return more;
 }
 
-void LineFile::wrong(const std::string& what) const { fail(path_.string(), ":", number_, ": ", what); }
+std::string LineFile::at() const { return path_.string() + ":" + std::to_string(number_); }
+
+void LineFile::wrong(const std::string& what) const { fail(at(), ": ", what); }
 
 std::vector<std::string_view> fields(std::string_view line) {
   std::vector<std::string_view> found;

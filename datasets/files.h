@@ -59,7 +59,8 @@ class LineFile {
   // The next line, without its end; false at the end of the file. Throws Error if it cannot be read.
   bool next(std::string& line);
 
-  // Throws Error: the file, the number of the last line, and what is wrong with it.
+  std::string at() const;  // the file and the number of the last line
+  // Throws Error: those, and what is wrong with the line.
   [[noreturn]] void wrong(const std::string& what) const;
 
  private:

@@ -94,12 +94,16 @@ Checkpoint read_checkpoint(const std::filesystem::path& given, const std::string
 
 json model_json(AutoregressiveConfig config) { return json_of(std::move(config)); }
 json model_json(ClassifierConfig config) { return json_of(std::move(config)); }
+json model_json(TranscriberConfig config) { return json_of(std::move(config)); }
 
 AutoregressiveTransformer load_autoregressive(const Checkpoint& checkpoint, Device device) {
   return load<AutoregressiveTransformer>(checkpoint, device);
 }
 SequenceClassifier load_classifier(const Checkpoint& checkpoint, Device device) {
   return load<SequenceClassifier>(checkpoint, device);
+}
+Transcriber load_transcriber(const Checkpoint& checkpoint, Device device) {
+  return load<Transcriber>(checkpoint, device);
 }
 
 }  // namespace runnel

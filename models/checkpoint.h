@@ -8,6 +8,7 @@
 #include "models/autoregressive.h"
 #include "models/classifier.h"
 #include "models/safetensors.h"
+#include "models/transcriber.h"
 
 namespace runnel {
 
@@ -31,8 +32,10 @@ Checkpoint read_checkpoint(const std::filesystem::path& path, const std::string&
 
 nlohmann::json model_json(AutoregressiveConfig config);
 nlohmann::json model_json(ClassifierConfig config);
+nlohmann::json model_json(TranscriberConfig config);
 // The model that the checkpoint describes, with its parameters. Throws Error that names the file if they do not agree.
 AutoregressiveTransformer load_autoregressive(const Checkpoint& checkpoint, Device device = Device::cpu);
 SequenceClassifier load_classifier(const Checkpoint& checkpoint, Device device = Device::cpu);
+Transcriber load_transcriber(const Checkpoint& checkpoint, Device device = Device::cpu);
 
 }  // namespace runnel

@@ -6,6 +6,7 @@
 
 #include "datasets/audio.h"
 #include "datasets/digit_strings.h"
+#include "datasets/speech_folder.h"
 #include "tests/check.h"
 #include "tests/folder.h"
 
@@ -177,4 +178,67 @@ TEST_CASE("digit_strings: recordings of each set, the cache, and a speaker who i
   write_wav(folder.path / "recordings" / "1_ann_12.wav", {1, 2});
   write_bytes(folder.path / "recordings" / "song.wav", "");
   check_fails([&] { digit_strings(folder.path, phones, few, {}); }, "song.wav: not named as a recording");
+}
+
+TEST_CASE("read_speech_folder: three forms of lists, a lexicon, recordings that are skipped, and the cache") {
+  const Folder folder;
+  const std::filesystem::path& root = folder.path;
+  for (const char* name : {"a", "b", "c"}) {
+    std::vector<int16_t> samples;
+    for (int n = 0; n < 1000; ++n) samples.push_back(static_cast<int16_t>(2000 * std::sin(0.1 * n * name[0])));
+    write_wav(root / "audio" / (std::string(name) + ".wav"), samples);
+  }
+  CHECK(!is_speech_folder(root));
+  write_bytes(root / "train.tsv", "audio/a.wav\tno on\naudio/b.wav\toh\n");
+  write_bytes(root / "validation.jsonl", "{\"audio\": \"audio/b.wav\", \"text\": \"no\"}\n\n");
+  write_bytes(root / "test" / "wav.scp", "first ../audio/c.wav\n");
+  write_bytes(root / "test" / "text", "first on on\n");
+  CHECK(is_speech_folder(root));
+  const auto read = [&](bool strict = false) { return read_speech_folder(root, strict, root / "cache"); };
+  const SpeechCorpus corpus = read();
+  CHECK(corpus.rate == 8000);
+  CHECK(corpus.skipped.empty());
+  CHECK(corpus.spelling.symbols() == std::vector<std::string>{"<blank>", " ", "h", "n", "o"});
+  CHECK(corpus.data.train.count() == 2);
+  CHECK(corpus.data.train.frames(1) == 11);
+  CHECK(corpus.data.validation.labels[0] == std::vector<int32_t>{3, 4});
+  CHECK(corpus.data.test.ids[0] == "first");
+  CHECK(corpus.data.test.texts[0] == "on on");
+  CHECK(checksum(read().data.train) == checksum(corpus.data.train));  // from the cache
+
+  write_bytes(root / "lexicon.txt", "no N OW\non AA N\noh OW\n");
+  CHECK(read().spelling.symbols().size() == 4);
+  CHECK(read().data.test.labels[0].size() == 4);
+  write_bytes(root / "lexicon.txt", "no N OW\non AA N\n");
+  check_fails(read, "train.tsv:2: the lexicon has no word \"oh\"");
+  std::filesystem::remove(root / "lexicon.txt");
+
+  write_bytes(root / "train.tsv", "audio/a.wav\tno on\naudio/none.wav\toh\n");
+  for (int i = 0; i < 2; ++i) {  // computed, then from the cache
+    const SpeechCorpus partial = read();
+    CHECK(partial.data.train.count() == 1);
+    REQUIRE(partial.skipped.size() == 1);
+    CHECK(partial.skipped[0].find("none.wav: no recording that can be read") != std::string::npos);
+  }
+  check_fails([&] { read(true); }, "none.wav: no recording that can be read");
+  write_wav(root / "audio" / "none.wav", std::vector<int16_t>(100));
+  CHECK(read().skipped[0].find("shorter than a frame") != std::string::npos);
+  write_wav(root / "audio" / "none.wav", std::vector<int16_t>(1000), 16000);
+  CHECK(read().skipped[0].find("16000 samples per second; others have 8000") != std::string::npos);
+
+  const auto check_list = [&](const char* list, const std::string& text, const std::string& words) {
+    write_bytes(root / list, text);
+    check_fails(read, words);
+  };
+  check_list("train.tsv", "audio/a.wav no\n", "train.tsv:1: not a path, a tab and a text");
+  check_list("train.tsv", "", "the list train is empty");
+  check_list("train.tsv", "none.wav\tno\n", "no recording of the list train can be read");
+  write_bytes(root / "train.tsv", "audio/a.wav\tno\n");
+  check_list("validation.jsonl", "{\"audio\": 3}\n", "validation.jsonl:1: not a JSON object with the texts");
+  write_bytes(root / "validation.jsonl", "{\"audio\": \"audio/a.wav\", \"text\": \"no\"}\n");
+  check_list("test/wav.scp", "first sox a.flac - |\n", "wav.scp:1: a command instead of a file");
+  check_list("test/wav.scp", "second a.wav\n", "wav.scp:1: there is no text of \"second\" in ");
+  check_list("test/wav.scp", "second\n", "wav.scp:1: not an id and what belongs to it");
+  std::filesystem::remove(root / "test" / "wav.scp");
+  check_fails(read, "there is no test.tsv, no test.jsonl and no test/wav.scp");
 }

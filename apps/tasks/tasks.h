@@ -10,8 +10,9 @@ void add_mnist(Subcommand program, Command& chosen);
 void add_cifar10(Subcommand program, Command& chosen);
 void add_images(Subcommand program, Command& chosen);
 void add_classification_tasks(Subcommand program, Command& chosen);
+void add_speech(Subcommand program, Command& chosen);
 
-inline constexpr void (*all_tasks[])(Subcommand, Command&) = {add_copy, add_mnist, add_cifar10, add_images,
-                                                              add_classification_tasks};
+inline constexpr void (*all_tasks[])(Subcommand, Command&) = {
+    add_copy, add_mnist, add_cifar10, add_images, add_classification_tasks, add_speech};
 
 }  // namespace runnel

@@ -33,13 +33,17 @@ Settings TrainSettings::list() {
        {"minutes", &minutes, in_range(0, 1e6), "stop after this many minutes of training in all; 0: no limit",
         Since::later, changeable},
        {"lr", &lr, in_range(0, 100), "learning rate"},
-       {"schedule", &schedule, one_of({"constant", "step", "quadratic", "one-cycle", "cosine", "rsqrt"}),
+       {"schedule", &schedule, one_of({"constant", "step", "quadratic", "one-cycle", "cosine", "rsqrt", "plateau"}),
         "learning rate schedule: constant; step: a tenth after --lr-step updates; quadratic: times the square of the "
         "part of the run that is left; one-cycle: linearly down to 0; cosine: down to 0 along half a cosine; rsqrt: "
-        "times the root of --warmup over the updates made"},
+        "times the root of --warmup over the updates made; plateau: halved after --patience validations without a "
+        "better one"},
        {"warmup", &warmup, in_range(0, 1e9), "updates over which the learning rate first rises linearly from 0",
         Since::later},
        {"lr-step", &lr_step, in_range(1), "updates before the learning rate drops (--schedule step)"},
+       {"patience", &patience, in_range(1, 1e6),
+        "validations in a row without a better one before the learning rate is halved (--schedule plateau)",
+        Since::later},
        {"optimizer", &optimizer, one_of({"radam", "adamw", "muon"}),
         "radam: rectified Adam; adamw: Adam with decoupled weight decay; muon: Muon, on gradients scaled to norm 1, "
         "for the value, output and feed-forward matrices, RAdam for the "
@@ -98,6 +102,7 @@ Config ModelSettings<Config>::with_encoder(Config config, int64_t projected_widt
 
 template struct ModelSettings<AutoregressiveConfig>;
 template struct ModelSettings<ClassifierConfig>;
+template struct ModelSettings<TranscriberConfig>;
 
 void TransformerSettings::adapt_to(const nlohmann::json& config) {
   ModelSettings::adapt_to(config);

@@ -11,6 +11,7 @@
 #include "engine/check.h"
 #include "models/autoregressive.h"
 #include "models/classifier.h"
+#include "models/transcriber.h"
 
 namespace runnel {
 
@@ -25,6 +26,7 @@ struct TrainSettings : RuntimeOptions {
   std::string schedule = "step";
   int64_t warmup = 0;  // updates
   int64_t lr_step = 3000;
+  int64_t patience = 2;  // validations
   std::string optimizer = "radam";
   double beta2 = 0.999;
   double weight_decay = 0.01;

@@ -47,12 +47,16 @@ struct TrainState {
   double loss_sum = 0;  // since the last row of metrics.csv
   int64_t loss_count = 0;
   double best = NAN;               // the first metric at its best
+  int64_t stale = 0;               // validations since then, or since the last halving
+  int64_t halvings = 0;            // of the learning rate, if it follows the validations
   bool is_evaluation_due = false;  // the run was interrupted while it evaluated this step
 };
 
 void to_json(json& j, const TrainState& s) {
   j = {{"step", s.step}, {"loss_sum", s.loss_sum}, {"loss_count", s.loss_count}};
   if (std::isfinite(s.best)) j["best"] = s.best;
+  if (s.stale) j["stale"] = s.stale;
+  if (s.halvings) j["halvings"] = s.halvings;
   if (s.is_evaluation_due) j["evaluation_due"] = true;
 }
 
@@ -60,10 +64,12 @@ TrainState train_state(const Checkpoint& c) {
   const json state = c.state;
   const json sum = state.value("loss_sum", json()), count = state.value("loss_count", json());
   const json best = state.value("best", json(NAN)), due = state.value("evaluation_due", json(false));
+  const json stale = state.value("stale", json(0u)), halvings = state.value("halvings", json(0u));
   const bool is_whole = sum.is_number() && count.is_number_unsigned() && count <= state.at("step") &&
-                        best.is_number_float() && due.is_boolean() && !(due == true && count == 0);
+                        best.is_number_float() && due.is_boolean() && !(due == true && count == 0) &&
+                        stale.is_number_unsigned() && halvings.is_number_unsigned();
   check(is_whole, c.path.string(), " is damaged: it does not say where the run stands");
-  return {c.step(), sum, count, best, due};
+  return {c.step(), sum, count, best, stale, halvings, due};
 }
 
 class Trainer {
@@ -148,6 +154,7 @@ double Trainer::learning_rate(int64_t step, double seconds) const {
   const double lr = settings_.lr * (updates < warmup ? updates / warmup : 1);
   if (schedule == "step") return lr * (step < settings_.lr_step ? 1 : 0.1);
   if (schedule == "constant") return lr;
+  if (schedule == "plateau") return lr * std::pow(0.5, at_.halvings);
   if (schedule == "rsqrt") return lr * std::sqrt(std::max(warmup, 1.0) / std::max(updates, std::max(warmup, 1.0)));
   double done = static_cast<double>(step) / static_cast<double>(settings_.steps);
   if (settings_.minutes > 0) done = std::max(done, seconds / (60 * settings_.minutes));
@@ -252,6 +259,11 @@ std::vector<double> Trainer::evaluate() {
       if (fit > 0) say("\r\x1b[K" + half_blocks(sheet({pictures.begin(), pictures.begin() + fit}, fit, 1)));
     }
   });
+  at_.stale = values[0] == at_.best ? 0 : at_.stale + 1;
+  if (at_.stale == settings_.patience) {
+    at_.stale = 0;
+    ++at_.halvings;
+  }
   return values;
 }
 

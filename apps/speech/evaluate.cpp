@@ -1,0 +1,182 @@
+// evaluate: error rates on the test set.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <sstream>
+
+#include "apps/cli/terminal.h"
+#include "apps/speech/speech.h"
+#include "datasets/batch.h"
+#include "engine/check.h"
+#include "ops/ops.h"
+
+namespace runnel {
+
+std::vector<int32_t> labels_of(const std::vector<Spike>& spikes) {
+  std::vector<int32_t> labels;
+  for (const Spike& spike : spikes) labels.push_back(spike.label);
+  return labels;
+}
+
+std::vector<Transcription> transcribe(const Transcriber& model, const SpeechSet& set,
+                                      const std::vector<int64_t>& utterances, int64_t batch, const WorkDone& report) {
+  std::vector<Transcription> all;
+  for (const int64_t i : utterances) all.push_back({i, {}});
+  std::vector<size_t> order(all.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return set.frames(utterances[a]) < set.frames(utterances[b]); });
+  const Device device = model.device();
+  const auto count = std::ssize(order);
+  for (int64_t first = 0; first < count; first += batch) {
+    report(first, count);
+    std::vector<int64_t> together;
+    for (int64_t i = first; i < std::min(first + batch, count); ++i)
+      together.push_back(utterances[order[static_cast<size_t>(i)]]);
+    const SpeechBatch in = speech_batch(set, together);
+    const Tensor logits = model(in.features.to(device), in.lengths.to(device));
+    const std::vector<float> numbers = logits.to_vector();
+    const int64_t row = logits.size() / std::ssize(together);
+    for (int64_t i = 0; i < std::ssize(together); ++i) {
+      const auto begin = numbers.begin() + i * row;
+      all[order[static_cast<size_t>(first + i)]].logits.assign(
+          begin, begin + set.frames(together[static_cast<size_t>(i)]) * model.config.symbols);
+    }
+  }
+  return all;
+}
+
+namespace {
+
+// Words as numbers, for edit_distance.
+std::vector<int32_t> numbered(const std::string& text, std::map<std::string, int32_t>& numbers) {
+  std::vector<int32_t> words;
+  std::istringstream in(text);
+  for (std::string word; in >> word;)
+    words.push_back(numbers.try_emplace(word, static_cast<int32_t>(numbers.size())).first->second);
+  return words;
+}
+
+}  // namespace
+
+SpeechScore score(const std::vector<Transcription>& all, const SpeechSet& set, const Spelling& spelling,
+                  int64_t beam_width) {
+  SpeechScore result;
+  std::map<std::string, int32_t> numbers;
+  const auto symbols = std::ssize(spelling.symbols());
+  for (const Transcription& one : all) {
+    const auto n = static_cast<size_t>(one.utterance);
+    const std::vector<int32_t> found =
+        beam_width ? beam_search(one.logits, symbols, beam_width) : labels_of(best_alignment(one.logits, symbols));
+    const std::vector<int32_t>& truth = set.labels[n];
+    result.labels += edit_distance(truth, found);
+    result.words += edit_distance(numbered(set.texts[n], numbers), numbered(spelling.text(found), numbers));
+    const Tensor logits(Shape{1, set.frames(one.utterance), symbols}, one.logits);
+    const Tensor loss = ctc_loss(logits, {}, Indices(Shape{1, std::ssize(truth)}, truth), {}, {.zero_infinity = true});
+    result.loss += static_cast<double>(loss.to_vector()[0]);
+  }
+  result.loss /= static_cast<double>(std::max<int64_t>(result.labels.reference, 1));
+  return result;
+}
+
+namespace {
+
+Spelling read_spelling(const Checkpoint& checkpoint) {
+  std::vector<Spelling::Word> words;
+  for (const auto& word : checkpoint.data.at("words"))
+    words.push_back({word.at(0).get<std::string>(), word.at(1).get<std::vector<int32_t>>()});
+  return {checkpoint.data.at("symbols").get<std::vector<std::string>>(), words};
+}
+
+template <class Read>
+auto read_data(const Checkpoint& checkpoint, const Read& read) {
+  try {
+    return read();
+  } catch (const std::exception&) {
+    fail(checkpoint.path.string(), " is damaged: it does not say what its symbols and features are");
+  }
+}
+
+struct EvaluateOptions : RuntimeOptions {
+  std::string model, data;
+  int64_t limit = 0, batch = 16, beam = 0;
+
+  Settings list() override {
+    return extended(RuntimeOptions::list(),
+                    {{"model", &model, {}, "a run folder or a .safetensors file"},
+                     {"data", &data, {}, "as in train; default: what the model was trained on"},
+                     {"beam", &beam, in_range(0, 1e4), "prefixes of the beam search; 0: the best alignment"},
+                     {"limit", &limit, in_range(0, 1e9), "evaluate only so many recordings; 0: all"},
+                     {"batch", &batch, in_range(1, 1 << 20), "recordings at a time"},
+                     json_flag()});
+  }
+};
+
+nlohmann::json to_json(const EditDistance& d) {
+  return {{"rate_percent", d.rate()},
+          {"substitutions", d.substitutions},
+          {"deletions", d.deletions},
+          {"insertions", d.insertions},
+          {"reference", d.reference}};
+}
+
+int evaluate(EvaluateOptions& o) {
+  LoadedTranscriber loaded(o.model, o);
+  if (!o.data.empty()) loaded.settings.data = o.data;
+  const SpeechTaskData data = load_speech_data(loaded.settings);
+  check(data.spelling.symbols() == loaded.spelling.symbols(), data.sets.test.name, " has other symbols than ",
+        loaded.checkpoint.path.string());
+  std::vector<int64_t> all = shuffled(data.sets.test.count(), Key{});
+  if (o.limit && o.limit < std::ssize(all)) all.resize(static_cast<size_t>(o.limit));
+  const SpeechScore found = score(transcribe(loaded.model, data.sets.test, all, o.batch, Progress("evaluated")),
+                                  data.sets.test, loaded.spelling, o.beam);
+  if (o.json) {
+    print_json({{"model", loaded.checkpoint.path.string()},
+                {"step", loaded.checkpoint.step()},
+                {"data", data.sets.test.name},
+                {"recordings", all.size()},
+                {"labels", to_json(found.labels)},
+                {"words", to_json(found.words)},
+                {"loss_nats_per_label", found.loss}});
+    return 0;
+  }
+  const auto line = [](const char* what, const EditDistance& d) {
+    return fmt::format("{:<18} {:6.2f}%  ({} substitutions, {} deletions, {} insertions, {} in the reference)\n", what,
+                       d.rate(), d.substitutions, d.deletions, d.insertions, d.reference);
+  };
+  fmt::print("{} recordings, {}, loss {:.4f} nats per label\n{}{}", all.size(), data.sets.test.name, found.loss,
+             line("label error rate", found.labels), line("word error rate", found.words));
+  return 0;
+}
+
+}  // namespace
+
+LoadedTranscriber::LoadedTranscriber(const std::string& path, const RuntimeOptions& options)
+    : checkpoint((check_is_model(path), read_checkpoint(path, "speech"))),
+      model(load_transcriber(checkpoint, options.where())),
+      spelling(read_data(checkpoint, [&] { return read_spelling(checkpoint); })),
+      rate(read_data(checkpoint, [&] { return checkpoint.data.at("rate").get<int64_t>(); })),
+      statistics(read_data(checkpoint, [&] {
+        return FeatureStatistics{checkpoint.data.at("mean").get<std::vector<float>>(),
+                                 checkpoint.data.at("deviation").get<std::vector<float>>()};
+      })) {
+  const std::string file = checkpoint.path.string();
+  // The seed decides what strings of digits there are.
+  const Settings kept = extended(settings.data_settings(), {{"seed", &settings.seed, {}, ""}});
+  const std::string problem = checkpoint.config.is_object() ? read_json(kept, checkpoint.config) : "none";
+  check(problem.empty(), file, " is damaged: it does not say what it was trained with: ", problem);
+  check(std::ssize(spelling.symbols()) == model.config.symbols && model.config.max_length == settings.length &&
+            std::ssize(statistics.mean) == model.config.bins && std::ssize(statistics.deviation) == model.config.bins,
+        file, " is damaged: its model is not one of this task");
+  const uint64_t seed = settings.seed;
+  static_cast<RuntimeOptions&>(settings) = options;
+  settings.seed = seed;
+}
+
+void add_speech_evaluate(Subcommand task, Command& chosen) {
+  add_command<EvaluateOptions>(task, chosen, "evaluate", "error rates on the test set", evaluate);
+}
+
+}  // namespace runnel

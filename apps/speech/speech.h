@@ -1,0 +1,72 @@
+// What the commands of `runnel speech` share: the data and their flags, how a trained model is opened, decoding.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "apps/training/settings.h"
+#include "apps/training/task.h"
+#include "datasets/speech.h"
+#include "models/checkpoint.h"
+#include "models/ctc.h"
+#include "models/transcriber.h"
+
+namespace runnel {
+
+struct SpeechSettings : ModelSettings<TranscriberConfig> {
+  int64_t length = 3000;  // frames
+  std::string normalise = "utterance";
+  std::string labels = "phones";  // of digits
+  std::string speaker;
+  int64_t strings = 5000;
+  bool augment = false;
+  int64_t validation = 300;
+  bool strict = false;
+  std::string data;
+
+  Settings list() override;
+  Settings data_settings();      // those of them that say what a model reads
+  void adapt_preset() override;  // paper: the Bi-LSTM is trained otherwise
+  TranscriberConfig model_for(int64_t symbols) const;
+};
+
+struct SpeechTaskData {
+  SpeechData sets;  // normalised
+  Spelling spelling;
+  int64_t rate;                  // samples per second
+  FeatureStatistics statistics;  // of the training set, before it was normalised
+};
+// Finds --data and reads it. Says how many recordings were left out, and why.
+SpeechTaskData load_speech_data(SpeechSettings& settings);
+
+// A trained model and what is needed to use it.
+struct LoadedTranscriber {
+  Checkpoint checkpoint;
+  Transcriber model;
+  SpeechSettings settings;
+  Spelling spelling;
+  int64_t rate;
+  FeatureStatistics statistics;
+
+  LoadedTranscriber(const std::string& path, const RuntimeOptions& options);
+};
+
+// What the model says of utterances of a set.
+struct Transcription {
+  int64_t utterance;
+  std::vector<float> logits;  // [frames,symbols]
+};
+// Of these utterances, in their order; `batch` at a time, those of similar length together.
+std::vector<Transcription> transcribe(const Transcriber& model, const SpeechSet& set,
+                                      const std::vector<int64_t>& utterances, int64_t batch, const WorkDone& report);
+
+struct SpeechScore {
+  EditDistance labels, words;
+  double loss = 0;  // nats per label
+};
+SpeechScore score(const std::vector<Transcription>& all, const SpeechSet& set, const Spelling& spelling,
+                  int64_t beam_width);
+std::vector<int32_t> labels_of(const std::vector<Spike>& spikes);
+
+void add_speech_evaluate(Subcommand task, Command& chosen);
+
+}  // namespace runnel

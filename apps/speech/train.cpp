@@ -1,0 +1,303 @@
+// The training of a transcriber by connectionist temporal classification (section 4.3 of the paper).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "apps/cli/terminal.h"
+#include "apps/speech/speech.h"
+#include "apps/tasks/tasks.h"
+#include "datasets/batch.h"
+#include "datasets/digit_strings.h"
+#include "datasets/files.h"
+#include "datasets/speech_folder.h"
+#include "engine/check.h"
+
+namespace runnel {
+
+Settings SpeechSettings::data_settings() {
+  return {
+      {"length", &length, in_range(1, 1 << 20), "frames, of 10 ms, of the longest recording; longer ones are left out"},
+      {"normalise", &normalise, one_of({"utterance", "corpus"}),
+       "mean and deviation that features are normalised with: each recording's own, or those of the training set"},
+      {"labels", &labels, one_of({"phones", "words"}), "what digits are spelled with; other data say it themselves"},
+      {"speaker", &speaker, {}, "speaker of digits who is left out of training and is the test set"},
+      {"strings", &strings, in_range(1, 1e6), "strings of digits to train on"},
+      {"data",
+       &data,
+       {},
+       "folder with train, validation and test lists (.tsv, .jsonl or Kaldi's), or with the recordings of spoken "
+       "digits (FSDD); default: those in the data folder",
+       Since::first,
+       true}};
+}
+
+Settings SpeechSettings::list() {
+  const Settings own{
+      {"augment", &augment, {}, "mask two bands of features and two spans of frames of each training sample"},
+      {"validation", &validation, in_range(0, 1e9),
+       "validation recordings that choose the best checkpoint, drawn once; 0: all", Since::first, true},
+      {"strict", &strict, {}, "recordings that cannot be read are an error, instead of left out", Since::first, true}};
+  return extended(extended(ModelSettings::list(), data_settings()), own);
+}
+
+void SpeechSettings::adapt_preset() {
+  if (preset != "paper" || model.model != "bilstm") return;
+  lr = 1e-3;
+  optimizer = "adamw";
+  model.encoder.dropout = 0;
+}
+
+TranscriberConfig SpeechSettings::model_for(int64_t symbols) const {
+  check<UsageError>(width % model.encoder.heads == 0, "--heads ", model.encoder.heads, " does not divide --width ",
+                    width);
+  check<UsageError>(width % 2 == 0, "--width ", width,
+                    " is odd; half of it are the features, half the positional "
+                    "encoding");
+  const std::string& kind = model.encoder.attention.kind;
+  check<UsageError>(model.model != "transformer" || !model.causal || attention_kind(kind).causal, "--attention ", kind,
+                    " has no causal form");
+  check<UsageError>(!model.causal || normalise == "corpus",
+                    "--causal needs --normalise corpus: a recording's own mean is known at its end only");
+  TranscriberConfig config = model;
+  config.symbols = symbols;
+  config.max_length = length;
+  return with_encoder(std::move(config), width);
+}
+
+namespace {
+
+// Without those utterances that a model cannot be trained on.
+int64_t remove_impossible(SpeechSet& set, int64_t longest) {
+  SpeechSet kept{.name = set.name, .bins = set.bins};
+  for (int64_t i = 0; i < set.count(); ++i) {
+    const auto n = static_cast<size_t>(i);
+    if (set.frames(i) <= longest) kept.append(set.ids[n], set.texts[n], set.labels[n], set.utterance(i));
+  }
+  const int64_t removed = set.count() - kept.count();
+  if (removed) set = std::move(kept);
+  return removed;
+}
+
+}  // namespace
+
+SpeechTaskData load_speech_data(SpeechSettings& s) {
+  const std::filesystem::path folder = data_directory(s.data);
+  const Progress progress("read");
+  SpeechTaskData result{{}, Spelling::words({"none"}), 8000, {}};
+  std::vector<std::string> skipped;
+  if (is_speech_folder(folder)) {
+    SpeechCorpus corpus = read_speech_folder(folder, s.strict, cache_directory(), progress);
+    result.sets = std::move(corpus.data);
+    result.spelling = std::move(corpus.spelling);
+    result.rate = corpus.rate;
+    skipped = std::move(corpus.skipped);
+  } else {
+    std::vector<std::string> names;
+    for (const std::string& line : digit_lexicon) names.push_back(line.substr(0, line.find(' ')));
+    result.spelling = s.labels == "phones" ? Spelling::lexicon(digit_lexicon) : Spelling::words(names);
+    result.sets = digit_strings(folder, result.spelling, {.train = s.strings, .seed = s.seed, .held_out = s.speaker},
+                                cache_directory(), progress);
+  }
+  if (!s.data.empty()) s.data = std::filesystem::absolute(folder).lexically_normal().string();
+  if (!skipped.empty()) {
+    warn(fmt::format("runnel: {} recordings are left out:\n", skipped.size()));
+    for (size_t i = 0; i < std::min<size_t>(skipped.size(), 5); ++i) warn("  " + skipped[i] + "\n");
+  }
+  result.statistics = statistics(result.sets.train);
+  for (SpeechSet* const set : {&result.sets.train, &result.sets.validation, &result.sets.test}) {
+    if (const int64_t removed = remove_impossible(*set, s.length))
+      warn(fmt::format("runnel: {}: {} recordings of more than --length {} frames are left out\n", set->name, removed,
+                       s.length));
+    check(set->count() > 0, set->name, ": no recording is left; give a larger --length");
+    if (s.normalise == "corpus")
+      normalise(set->features, result.statistics);
+    else
+      for (int64_t i = 0; i < set->count(); ++i)
+        normalise({set->features.data() + set->first[static_cast<size_t>(i)] * set->bins,
+                   static_cast<size_t>(set->frames(i) * set->bins)},
+                  set->bins);
+  }
+  return result;
+}
+
+namespace {
+
+// SpecAugment (Park et al. 2019), without its time warp: bands of up to an eighth of the features, and spans of up to a
+// tenth of the frames, become 0, the mean.
+void mask(std::span<float> features, int64_t bins, Key key) {
+  const int64_t frames = std::ssize(features) / bins;
+  uint64_t drawn = 0;
+  const auto below = [&](int64_t n) { return n > 0 ? key.below(drawn++, static_cast<uint32_t>(n)) : 0; };
+  for (int i = 0; i < 2; ++i) {
+    const int64_t wide = below(bins / 8 + 1), band = below(bins - wide + 1);
+    const int64_t long_ = below(frames / 10 + 1), begin = below(frames - long_ + 1);
+    for (int64_t t = 0; t < frames; ++t) std::fill_n(features.begin() + t * bins + band, wide, 0.0f);
+    std::fill_n(features.begin() + begin * bins, long_ * bins, 0.0f);
+  }
+}
+
+std::vector<int64_t> lengths_of(const SpeechSet& set) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < set.count(); ++i) lengths.push_back(set.frames(i));
+  return lengths;
+}
+
+std::vector<int64_t> some_utterances(const SpeechSet& set, int64_t most) {
+  std::vector<int64_t> all = shuffled(set.count(), Key{});
+  if (most && most < set.count()) all.resize(static_cast<size_t>(most));
+  return all;
+}
+
+class SpeechTraining : public Task {
+ public:
+  SpeechTraining(const SpeechSettings& settings, const SpeechTaskData& data)
+      : settings_(settings),
+        data_(data),
+        checksum_(checksum(data.sets.train)),
+        order_(lengths_of(data.sets.train), settings.batch, key_for(settings.seed, Purpose::training)),
+        model_(settings.model_for(std::ssize(data.spelling.symbols())), key_for(settings.seed, Purpose::initialisation),
+               settings.where()) {}
+
+  std::string name() const override { return "speech"; }
+  Parameters parameters() const override { return model_.parameters(); }
+  nlohmann::json model() const override { return model_json(model_.config); }
+  nlohmann::json data() const override {
+    nlohmann::json words = nlohmann::json::array();
+    for (const Spelling::Word& word : data_.spelling.all_words()) words.push_back({word.text, word.labels});
+    return {{"symbols", data_.spelling.symbols()},
+            {"words", words},
+            {"rate", data_.rate},
+            {"mean", data_.statistics.mean},
+            {"deviation", data_.statistics.deviation},
+            {"checksum", checksum_}};
+  }
+  int64_t epoch() const override { return data_.sets.train.count(); }
+  std::vector<Metric> metrics() const override { return {{"error_rate", Unit::percent}, {"validation", Unit::nats}}; }
+
+  Slice slice(int64_t first, int64_t count) const override {
+    std::vector<int64_t> utterances;
+    for (int64_t n = first; n < first + count; ++n) utterances.push_back(order_(n));
+    SpeechBatch batch = speech_batch(data_.sets.train, utterances);
+    if (settings_.augment)
+      for (int64_t b = 0; b < count; ++b) {
+        const int64_t row = batch.features.size() / count, bins = model_.config.bins;
+        mask({batch.features.data() + b * row,
+              static_cast<size_t>(data_.sets.train.frames(utterances[static_cast<size_t>(b)]) * bins)},
+             bins, key_for(settings_.seed, Purpose::training).fold(1).fold(static_cast<uint64_t>(first + b)));
+      }
+    const auto labels = static_cast<float>(std::max<int64_t>(batch.labels, 1));
+    return {{batch.lengths, batch.targets, batch.target_lengths},
+            {batch.features, Tensor::full(Shape{count, 1}, 1 / labels, Device::cpu)},
+            static_cast<double>(labels),
+            batch.frames};
+  }
+  // Nats per label.
+  Tensor loss(const Slice& batch, std::optional<Key> key) const override {
+    const Tensor logits = model_(batch.numbers[0], batch.indices[0], key);
+    const Tensor each = ctc_loss(logits, batch.indices[0], batch.indices[1], batch.indices[2], {.zero_infinity = true});
+    return reshape(matmul(reshape(each, Shape{1, each.size()}), batch.numbers[1]), Shape{});
+  }
+  std::vector<double> validate(const WorkDone& report) const override {
+    const SpeechSet& set = data_.sets.validation;
+    const SpeechScore found = score(transcribe(model_, set, some_utterances(set, settings_.validation), part(), report),
+                                    set, data_.spelling, 0);
+    return {found.labels.rate(), found.loss};
+  }
+  std::string preview_text(const WorkDone& report) const override {
+    const SpeechSet& set = data_.sets.validation;
+    std::string lines;
+    for (const Transcription& one : transcribe(model_, set, some_utterances(set, 16), part(), report)) {
+      const std::vector<int32_t> labels = labels_of(best_alignment(one.logits, model_.config.symbols));
+      lines += fmt::format("said  {}\nheard {}\n", set.texts[static_cast<size_t>(one.utterance)],
+                           data_.spelling.text(labels));
+    }
+    return lines;
+  }
+
+ private:
+  int64_t part() const { return settings_.micro_batch ? settings_.micro_batch : settings_.batch; }
+
+  const SpeechSettings& settings_;
+  const SpeechTaskData& data_;
+  const uint32_t checksum_;
+  mutable LengthBuckets order_;
+  const Transcriber model_;
+};
+
+// 9 layers and 6 heads, RAdam 1e-4; the Bi-LSTM of 3 x 320, Adam 1e-3 (section 4.3 of the paper). The paper does not
+// say how wide the layers are: 6 heads of 32, and feed-forward layers four times as wide.
+SpeechSettings paper_preset() {
+  SpeechSettings paper;
+  paper.batch = 16;
+  paper.steps = 100000;
+  paper.lr = 1e-4;
+  paper.schedule = "plateau";
+  paper.optimizer = "radam";
+  paper.weight_decay = 0;
+  paper.global_clip = 10;
+  paper.clip = 0;
+  paper.width = 192;
+  paper.model.encoder.heads = 6;
+  paper.model.encoder.layers = 9;
+  paper.model.encoder.feed_forward = 768;
+  paper.model.encoder.dropout = 0.1;
+  paper.set_attention("attention-dropout", 0.1);
+  paper.log_every = 20;
+  return paper;
+}
+
+SpeechSettings small_preset() {
+  SpeechSettings small = paper_preset();
+  small.preset = "small";
+  small.steps = 2500;
+  small.lr = 5e-4;
+  small.warmup = 200;
+  small.schedule = "one-cycle";
+  small.width = 128;
+  small.model.encoder.heads = 4;
+  small.model.encoder.layers = 4;
+  small.model.encoder.feed_forward = 512;
+  small.model.lstm_width = 128;
+  small.evaluate_every = small.save_every = 250;
+  return small;
+}
+
+SpeechSettings tiny_preset() {
+  SpeechSettings tiny = small_preset();
+  tiny.preset = "tiny";
+  tiny.labels = "words";
+  tiny.steps = 150;
+  tiny.strings = 1000;
+  tiny.lr = 1e-3;
+  tiny.warmup = 20;
+  tiny.width = 64;
+  tiny.model.encoder.layers = 2;
+  tiny.model.encoder.feed_forward = 128;
+  tiny.model.lstm_width = 64;
+  tiny.model.lstm_layers = 1;
+  tiny.model.encoder.dropout = 0;
+  tiny.validation = 50;
+  tiny.evaluate_every = tiny.save_every = 50;
+  return tiny;
+}
+
+}  // namespace
+
+void add_speech(Subcommand program, Command& chosen) {
+  const Subcommand task =
+      program.add("speech", "recordings of speech, to labels (connectionist temporal classification)");
+  add_training<SpeechSettings>(
+      task, chosen, "train a transcriber", {paper_preset(), small_preset(), tiny_preset()},
+      [](SpeechSettings& settings) {
+        settings.model_for(2);  // wrong flags are refused before data is read
+        const SpeechTaskData data = load_speech_data(settings);
+        const SpeechSet& train_set = data.sets.train;
+        say(fmt::format("data: {}, {} recordings, {:.2f} h, {} symbols\n", train_set.name, train_set.count(),
+                        static_cast<double>(train_set.first.back()) / 360000, data.spelling.symbols().size()));
+        return train(SpeechTraining(settings, data), settings, config_json(settings));
+      });
+  add_speech_evaluate(task, chosen);
+}
+
+}  // namespace runnel

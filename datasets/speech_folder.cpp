@@ -1,0 +1,232 @@
+#include "datasets/speech_folder.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "datasets/audio.h"
+#include "datasets/cache_file.h"
+#include "datasets/fbank.h"
+#include "engine/check.h"
+
+namespace runnel {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Entry {
+  fs::path audio;
+  std::string id, text, list;  // list: file and line, for messages
+};
+
+constexpr std::array<const char*, 3> parts{"train", "validation", "test"};
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+std::vector<Entry> read_tsv(const fs::path& list) {
+  std::vector<Entry> entries;
+  LineFile file(list);
+  for (std::string line; file.next(line);) {
+    if (line.empty()) continue;
+    const std::vector<std::string_view> parts_of = fields(line);
+    if (parts_of.size() != 2) file.wrong("not a path, a tab and a text");
+    entries.push_back(
+        {list.parent_path() / parts_of[0], std::string(parts_of[0]), std::string(parts_of[1]), file.at()});
+  }
+  return entries;
+}
+
+std::vector<Entry> read_jsonl(const fs::path& list) {
+  std::vector<Entry> entries;
+  LineFile file(list);
+  for (std::string line; file.next(line);) {
+    if (line.empty()) continue;
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+    const auto text_of = [&](const char* key) -> std::string {
+      if (!json.is_object() || !json.contains(key) || !json[key].is_string())
+        file.wrong("not a JSON object with the texts \"audio\" and \"text\"");
+      return json[key];
+    };
+    const std::string audio = text_of("audio");
+    entries.push_back({list.parent_path() / audio, audio, text_of("text"), file.at()});
+  }
+  return entries;
+}
+
+// The first word of a line, and the rest.
+std::pair<std::string, std::string> split_line(const LineFile& file, const std::string& line) {
+  const size_t end = line.find_first_of(" \t"), rest = line.find_first_not_of(" \t", end);
+  if (end == 0 || rest == std::string::npos) file.wrong("not an id and what belongs to it");
+  return {line.substr(0, end), line.substr(rest)};
+}
+
+std::vector<Entry> read_kaldi(const fs::path& folder) {
+  std::map<std::string, std::string> texts;
+  LineFile text_file(folder / "text");
+  for (std::string line; text_file.next(line);)
+    if (!line.empty()) texts.insert(split_line(text_file, line));
+  std::vector<Entry> entries;
+  LineFile file(folder / "wav.scp");
+  for (std::string line; file.next(line);) {
+    if (line.empty()) continue;
+    const auto [id, audio] = split_line(file, line);
+    if (audio.ends_with('|')) file.wrong("a command instead of a file; write its output to a file");
+    const auto text = texts.find(id);
+    if (text == texts.end()) file.wrong("there is no text of \"" + id + "\" in " + (folder / "text").string());
+    entries.push_back({folder / audio, id, text->second, file.at()});
+  }
+  return entries;
+}
+
+std::vector<Entry> read_list(const fs::path& folder, const std::string& part) {
+  std::vector<Entry> entries;
+  if (is_there(folder / (part + ".tsv")))
+    entries = read_tsv(folder / (part + ".tsv"));
+  else if (is_there(folder / (part + ".jsonl")))
+    entries = read_jsonl(folder / (part + ".jsonl"));
+  else if (is_there(folder / part / "wav.scp"))
+    entries = read_kaldi(folder / part);
+  else
+    fail(folder.string(), ": there is no ", part, ".tsv, no ", part, ".jsonl and no ", part, "/wav.scp");
+  check(!entries.empty(), folder.string(), ": the list ", part, " is empty");
+  return entries;
+}
+
+Spelling spelling_of(const fs::path& folder, const std::vector<Entry>& train) {
+  if (const fs::path lexicon = folder / "lexicon.txt"; is_there(lexicon)) {
+    std::vector<std::string> lines;
+    LineFile file(lexicon);
+    for (std::string line; file.next(line);) lines.push_back(line);
+    return Spelling::lexicon(lines);
+  }
+  std::vector<std::string> texts;
+  for (const Entry& entry : train) texts.push_back(entry.text);
+  return Spelling::characters(texts);
+}
+
+}  // namespace
+
+bool is_speech_folder(const fs::path& folder) {
+  return is_there(folder / "train.tsv") || is_there(folder / "train.jsonl") || is_there(folder / "train" / "wav.scp");
+}
+
+SpeechCorpus read_speech_folder(const fs::path& folder, bool strict, const fs::path& cache,
+                                const std::function<void(int64_t, int64_t)>& progress) {
+  std::array<std::vector<Entry>, 3> lists;
+  for (size_t p = 0; p < parts.size(); ++p) lists[p] = read_list(folder, parts[p]);
+  SpeechCorpus corpus{{}, spelling_of(folder, lists[0]), 0, {}};
+
+  // All that the features depend on.
+  uLong content = 0;
+  const auto add = [&](const std::string& text) {
+    content = crc32_z(content, reinterpret_cast<const Bytef*>(text.data()), text.size());
+  };
+  std::vector<const Entry*> all;
+  for (const std::vector<Entry>& list : lists)
+    for (const Entry& entry : list) {
+      all.push_back(&entry);
+      std::error_code ignored;
+      const auto time = fs::last_write_time(entry.audio, ignored).time_since_epoch().count();
+      add(entry.audio.string() + " " + std::to_string(fs::file_size(entry.audio, ignored)) + " " +
+          std::to_string(time));
+    }
+  const std::string place = fs::weakly_canonical(folder).string();
+  const CacheFile file(cache / ("speech-" + std::to_string(std::hash<std::string>()(place))),
+                       "1 speech " + place + " " + std::to_string(content) + (strict ? " strict" : ""));
+
+  struct Features {
+    std::vector<float> numbers;
+    std::string problem;
+  };
+  std::vector<Features> features(all.size());
+  // In the file: the rate, and for each recording the number of its features and they, or, if there are none, the
+  // number of bytes of the problem and it.
+  std::optional<std::string> kept;
+  if (!cache.empty()) kept = file.read();
+  if (kept) {
+    size_t used = 0;
+    const auto take = [&](void* to, size_t bytes) {
+      check(bytes <= kept->size() - used, file.path().string(), ": features of other recordings; remove the file");
+      if (bytes) std::memcpy(to, kept->data() + used, bytes);
+      used += bytes;
+    };
+    take(&corpus.rate, sizeof corpus.rate);
+    for (Features& of : features) {
+      int64_t counts[2];
+      take(counts, sizeof counts);
+      of.numbers.resize(static_cast<size_t>(counts[0]));
+      of.problem.resize(static_cast<size_t>(counts[1]));
+      take(of.numbers.data(), of.numbers.size() * sizeof(float));
+      take(of.problem.data(), of.problem.size());
+    }
+  } else {
+    for (const Entry* entry : all) {
+      try {
+        corpus.rate = read_audio(entry->audio).rate;
+        break;
+      } catch (const Error&) {
+      }
+    }
+    check(corpus.rate > 0, folder.string(), ": none of the ", all.size(), " recordings can be read");
+    const Fbank fbank({.rate = corpus.rate});
+    constexpr size_t at_once = 256;
+    for (size_t first = 0; first < all.size(); first += at_once) {
+      if (progress) progress(static_cast<int64_t>(first), std::ssize(all));
+      const size_t last = std::min(first + at_once, all.size());
+#pragma omp parallel for schedule(dynamic)
+      for (size_t i = first; i < last; ++i) {
+        try {
+          const Audio audio = read_audio(all[i]->audio);
+          check(audio.rate == corpus.rate, all[i]->audio.string(), ": ", audio.rate,
+                " samples per second; others have ", corpus.rate, ", which all must have");
+          features[i].numbers = fbank(audio.samples);
+          check(!features[i].numbers.empty(), all[i]->audio.string(), ": shorter than a frame of 25 ms");
+        } catch (const std::exception& error) {
+          features[i].numbers.clear();
+          features[i].problem = error.what();
+        }
+      }
+    }
+    std::vector<std::array<int64_t, 2>> counts;
+    for (const Features& of : features) counts.push_back({std::ssize(of.numbers), std::ssize(of.problem)});
+    std::vector<std::span<const char>> written{{reinterpret_cast<const char*>(&corpus.rate), sizeof corpus.rate}};
+    for (size_t i = 0; i < features.size(); ++i)
+      written.insert(written.end(), {{reinterpret_cast<const char*>(&counts[i]), sizeof counts[i]},
+                                     as_chars(features[i].numbers),
+                                     features[i].problem});
+    if (!cache.empty()) file.write(written);
+  }
+
+  size_t next = 0;
+  const std::array<SpeechSet*, 3> sets{&corpus.data.train, &corpus.data.validation, &corpus.data.test};
+  for (size_t p = 0; p < parts.size(); ++p) {
+    sets[p]->name = folder.string() + " (" + parts[p] + ")";
+    for (const Entry& entry : lists[p]) {
+      const Features& of = features[next++];
+      if (!of.problem.empty()) {
+        check(!strict, of.problem);
+        corpus.skipped.push_back(of.problem);
+        continue;
+      }
+      std::vector<int32_t> labels;
+      try {
+        labels = corpus.spelling.labels(entry.text);
+      } catch (const Error& error) {
+        fail(entry.list, ": ", error.what());
+      }
+      sets[p]->append(entry.id, entry.text, std::move(labels), of.numbers);
+    }
+    check(sets[p]->count() > 0, folder.string(), ": no recording of the list ", parts[p], " can be read");
+  }
+  return corpus;
+}
+
+}  // namespace runnel

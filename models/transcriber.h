@@ -1,0 +1,50 @@
+// A model that says at each frame of a recording which symbol is spoken there, for connectionist temporal
+// classification (section 4.3 of the paper): a transformer of any kind of attention, or a Bi-LSTM.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "models/encoder.h"
+#include "models/lstm.h"
+#include "models/settings.h"
+
+namespace runnel {
+
+struct TranscriberConfig {
+  std::string model = "transformer";  // or bilstm
+  EncoderConfig encoder = {};         // of the transformer; its dropout is the Bi-LSTM's, too
+  bool causal = false;                // each frame sees no later ones
+  std::string norm = "post";          // or pre
+  int64_t lstm_width = 320;           // of each direction
+  int64_t lstm_layers = 3;
+  int64_t bins = 40;          // features of a frame
+  int64_t symbols = 2;        // of which 0 is the blank
+  int64_t max_length = 3000;  // frames of the longest recording
+};
+// As for AutoregressiveConfig (models/autoregressive.h).
+double least_parameters(const TranscriberConfig& config);
+double fixed_numbers(const TranscriberConfig& config);
+Settings list(TranscriberConfig& config);
+
+struct Transcriber {
+  using Config = TranscriberConfig;
+
+  TranscriberConfig config;
+  Linear input;                    // [D/2,bins]; the other half of the width is the positional encoding
+  Tensor positions;                // [max_length,D/2]
+  std::optional<Encoder> encoder;  // one of the two
+  std::optional<Lstm> lstm;
+  Linear output;  // [symbols,D]
+
+  Transcriber(const TranscriberConfig& c, Key init, Device device = Device::cpu);
+
+  // Logits of each frame. Frames from lengths[b] on are padding. With a key, dropout and the attention's randomness are
+  // drawn from it (training).
+  Tensor operator()(const Tensor& features, const Indices& lengths,
+                    std::optional<Key> key = {}) const;  // [B,T,bins] [B] -> [B,T,symbols]
+
+  Device device() const { return output.weight.device(); }
+  Parameters parameters() const;
+};
+
+}  // namespace runnel
