@@ -79,6 +79,28 @@ Tensor Transcriber::operator()(const Tensor& features, const Indices& lengths, s
   return output((*encoder)(concat(input(features), positions), {.lengths = lengths, .key = key}));
 }
 
+namespace {
+
+const Encoder& causal_encoder(const Transcriber& model) {
+  check(model.encoder && model.config.causal, "transcriber: audio can be read as it comes by causal transformers only");
+  return *model.encoder;
+}
+
+}  // namespace
+
+TranscriberStream::TranscriberStream(const Transcriber& model)
+    : model_(model), encoder_(causal_encoder(model), {1, model.config.max_length, model.device()}) {}
+
+std::vector<float> TranscriberStream::step(std::span<const float> features) {
+  check(frames_ < model_.config.max_length, "transcriber: all ", model_.config.max_length,
+        " positions of the model have been read");
+  const Device device = model_.device();
+  const Indices position(Shape{1}, {static_cast<int32_t>(frames_++)}, device);
+  const Tensor x(Shape{1, 1, std::ssize(features)}, {features.begin(), features.end()}, device);
+  const Tensor y = encoder_.step(concat(model_.input(x), gather_rows(model_.positions, position)), position);
+  return model_.output(y).to_vector();
+}
+
 Parameters Transcriber::parameters() const {
   Parameters all;
   if (encoder) {

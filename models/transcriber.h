@@ -2,9 +2,12 @@
 // classification (section 4.3 of the paper): a transformer of any kind of attention, or a Bi-LSTM.
 #pragma once
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "models/encoder.h"
+#include "models/incremental_encoder.h"
 #include "models/lstm.h"
 #include "models/settings.h"
 
@@ -45,6 +48,24 @@ struct Transcriber {
 
   Device device() const { return output.weight.device(); }
   Parameters parameters() const;
+};
+
+// A causal transformer on audio as it comes, frame by frame: the same logits as for the whole recording, with a state
+// whose size does not grow, if the attention is one that has such a state. The model must outlive it.
+class TranscriberStream {
+ public:
+  // Throws Error if the model is not causal, or its attention has no incremental form.
+  explicit TranscriberStream(const Transcriber& model);
+
+  // The next frame's logits: [bins] -> [symbols]. Throws Error if max_length frames have been read.
+  std::vector<float> step(std::span<const float> features);
+  int64_t frames() const { return frames_; }  // read so far
+  int64_t bytes() const { return encoder_.bytes(); }
+
+ private:
+  const Transcriber& model_;
+  IncrementalEncoder encoder_;
+  int64_t frames_ = 0;
 };
 
 }  // namespace runnel

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "models/checkpoint.h"
+#include "models/lstm.h"
 #include "models/optimizer.h"
 #include "models/safetensors.h"
 #include "tests/check.h"
@@ -121,4 +122,29 @@ TEST_CASE("golden: the Python in docs/run-folder.md is what computed the golden 
   const std::string executed = Golden("interchange").content.metadata.at("lines");
   // If not: run tests/golden/interchange.py, which executes them.
   CHECK(page.find(fence + "python\n" + executed + fence) != std::string::npos);
+}
+
+TEST_CASE("golden: an LSTM of two bidirectional layers and ctc_loss equal PyTorch's, with gradients") {
+  const Golden golden("lstm");
+  for (const Device device : devices()) {
+    const Lstm model({.input_width = 5, .width = 4, .layers = 2}, Key{1}, device);
+    Parameters parameters;
+    model.append_parameters(parameters, "parameter");
+    restore(golden.content, golden.path, parameters);
+    Tensor x = golden.tensor("x").to(device);
+    x.set_wants_grad();
+    const auto indices = [&](const char* name) { return golden.indices(name).to(device); };
+    Tape tape;
+    const Tensor y = model(x, indices("lengths"));
+    check_close(y, doubles(golden.tensor("y")), reduction);
+    const Tensor losses = ctc_loss(y, indices("lengths"), indices("targets"), indices("target_lengths"));
+    check_close(losses, doubles(golden.tensor("losses")), reduction);
+    const Gradients gradients = tape.backward(sum(losses));
+    check_close(gradients.of(x), doubles(golden.tensor("gradient.x")), reduction);
+    for (const auto& [name, tensor] : parameters) {
+      CAPTURE(name);
+      const std::string own = "gradient" + name.substr(name.find('.'));
+      CHECK(relative_distance(doubles(gradients.of(tensor)), doubles(golden.tensor(own))) < 1e-4);
+    }
+  }
 }

@@ -1,12 +1,12 @@
 // Spelling, normalisation and batches of speech, and strings of spoken digits.
 #include "datasets/speech.h"
 
-#include <cstring>
 #include <set>
 
 #include "datasets/audio.h"
 #include "datasets/digit_strings.h"
 #include "datasets/speech_folder.h"
+#include "tests/audio.h"
 #include "tests/check.h"
 #include "tests/folder.h"
 
@@ -72,43 +72,6 @@ TEST_CASE("speech_batch: padding of frames and labels") {
   const std::vector<int64_t> other{2};
   check_fails([&] { speech_batch(set, other); }, "there is no utterance 2 of 2");
 }
-
-namespace {
-
-// A WAV file of 16-bit samples.
-void write_wav(const std::filesystem::path& path, const std::vector<int16_t>& samples, uint32_t rate = 8000,
-               uint16_t channels = 1) {
-  std::string bytes = "RIFF....WAVEfmt ";
-  const auto number = [&](auto value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); };
-  number(uint32_t{16});
-  number(uint16_t{1});
-  number(channels);
-  number(rate);
-  number(rate * channels * 2);
-  number(static_cast<uint16_t>(channels * 2));
-  number(uint16_t{16});
-  bytes += "data";
-  number(static_cast<uint32_t>(samples.size() * 2));
-  for (const int16_t sample : samples) number(sample);
-  const auto size = static_cast<uint32_t>(bytes.size() - 8);
-  std::memcpy(bytes.data() + 4, &size, sizeof size);
-  write_bytes(path, bytes);
-}
-
-// Two speakers with tones instead of digits, three recordings of each of the sets' kinds.
-void write_digits(const std::filesystem::path& folder) {
-  std::filesystem::create_directories(folder);
-  for (const char* speaker : {"ann", "bob"})
-    for (int digit = 0; digit < 10; ++digit)
-      for (const int index : {0, 5, 10, 11}) {
-        std::vector<int16_t> samples;
-        for (int n = 0; n < 1500 + 100 * digit; ++n)
-          samples.push_back(static_cast<int16_t>(3000 * std::sin(n * (0.1 + 0.05 * digit + 0.001 * index))));
-        write_wav(folder / (std::to_string(digit) + "_" + speaker + "_" + std::to_string(index) + ".wav"), samples);
-      }
-}
-
-}  // namespace
 
 TEST_CASE("read_audio: samples in units of 16-bit integers, channels averaged") {
   const Folder folder;

@@ -68,5 +68,6 @@ SpeechScore score(const std::vector<Transcription>& all, const SpeechSet& set, c
 std::vector<int32_t> labels_of(const std::vector<Spike>& spikes);
 
 void add_speech_evaluate(Subcommand task, Command& chosen);
+void add_speech_transcribe(Subcommand task, Command& chosen);
 
 }  // namespace runnel

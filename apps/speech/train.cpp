@@ -298,6 +298,7 @@ void add_speech(Subcommand program, Command& chosen) {
         return train(SpeechTraining(settings, data), settings, config_json(settings));
       });
   add_speech_evaluate(task, chosen);
+  add_speech_transcribe(task, chosen);
 }
 
 }  // namespace runnel

@@ -1,6 +1,6 @@
 """Golden values for tests/test_golden.cpp: a small model written from the paper's equations in plain PyTorch.
 
-    python3 tests/golden/make.py        writes cross_entropy.safetensors and logistic_mixture.safetensors beside itself
+    python3 tests/golden/make.py        writes cross_entropy, logistic_mixture and lstm.safetensors beside itself
 
 Everything is computed in float64 from parameters that are float32 numbers, and stored as float32. Attention is the
 O(L^2) definition (eq. 8, with eps added to the denominator after the sum). Each file holds
@@ -9,7 +9,8 @@ O(L^2) definition (eq. 8, with eps added to the denominator after the sum). Each
     gradient.*    of the loss at that point      logits, loss                 at that point
     updated.*     after ten RAdam updates on the same batch
 
-with the names of the authors' library for the stars.
+with the names of the authors' library for the stars. lstm.safetensors is of PyTorch's own nn.LSTM and ctc_loss, on packed
+sequences: x, lengths, targets and target_lengths, y [B,T,2H] of the LSTM, the losses, and gradients of their sum.
 """
 
 import json
@@ -156,3 +157,26 @@ make("cross_entropy", 11, 11, cross_entropy, {"tokens": symbols[:, :-1], "target
 pixels = torch.randint(0, 256, (BATCH, LENGTH + 1))
 pixels[0, 3:6], pixels[1, 5:9] = 0, 255
 make("logistic_mixture", 256, 30, logistic_mixture, {"tokens": pixels[:, :-1], "targets": pixels[:, 1:]})
+
+
+def make_lstm():
+    lstm = torch.nn.LSTM(5, 4, num_layers=2, bidirectional=True, batch_first=True)
+    for p in lstm.parameters():
+        p.data = (0.6 * torch.randn_like(p)).float()
+    lstm = lstm.double()
+    lengths, target_lengths = torch.tensor([9, 6, 2]), torch.tensor([3, 2, 0])
+    x = torch.randn(3, 9, 5).float().double().requires_grad_()
+    targets = torch.tensor([[1, 1, 4], [3, 7, 0], [0, 0, 0]])
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+    y, _ = torch.nn.utils.rnn.pad_packed_sequence(lstm(packed)[0], batch_first=True)
+    losses = torch.nn.functional.ctc_loss(
+        torch.log_softmax(y, 2).transpose(0, 1), targets, lengths, target_lengths, reduction="none"
+    )
+    losses.sum().backward()
+    golden = {"parameter." + key: p for key, p in lstm.named_parameters()}
+    golden |= {"gradient." + key: p.grad for key, p in lstm.named_parameters()} | {"gradient.x": x.grad}
+    golden |= {"x": x, "lengths": lengths, "targets": targets, "target_lengths": target_lengths, "y": y, "losses": losses}
+    save(pathlib.Path(__file__).parent / "lstm.safetensors", golden)
+
+
+make_lstm()

@@ -1,0 +1,188 @@
+// transcribe: what is said in recordings, or in audio as it comes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "apps/cli/terminal.h"
+#include "apps/plots/pictures.h"
+#include "apps/speech/speech.h"
+#include "datasets/audio.h"
+#include "datasets/fbank.h"
+#include "engine/check.h"
+
+namespace runnel {
+namespace {
+
+constexpr double frame_seconds = 0.01;
+
+struct TranscribeOptions : RuntimeOptions {
+  std::string model, pictures;
+  std::vector<std::string> files;
+  int64_t beam = 0;
+  bool stream = false;
+
+  Settings list() override {
+    return extended(
+        RuntimeOptions::list(),
+        {{"model", &model, {}, "a run folder or a .safetensors file"},
+         {"beam", &beam, in_range(0, 1e4), "prefixes of the beam search for the text; 0: the best alignment"},
+         {"stream",
+          &stream,
+          {},
+          "read 16-bit samples, little-endian and mono, from standard input and print labels as they are "
+          "said; the model must be causal"},
+         {"pictures",
+          &pictures,
+          {},
+          "folder for a PNG file of each recording: its features, and below them the probabilities of the "
+          "symbols"},
+         json_flag()});
+  }
+};
+
+// Of the features, low frequencies at the bottom, and of the symbols but the blank, the first at the top; each number
+// is drawn as 2 x 2.
+Picture picture_of(std::span<const float> features, int64_t bins, const std::vector<float>& logits, int64_t symbols) {
+  constexpr int64_t zoom = 2, gap = 2;
+  const int64_t frames = std::ssize(features) / bins;
+  std::vector<double> above, below;
+  for (int64_t y = 0; y < bins; ++y)  // from -2 to 2 deviations
+    for (int64_t t = 0; t < frames; ++t)
+      above.push_back(
+          std::clamp(static_cast<double>(features[static_cast<size_t>(t * bins + bins - 1 - y)]) + 2, 0.0, 4.0));
+  for (int64_t k = 1; k < symbols; ++k)
+    for (int64_t t = 0; t < frames; ++t) {
+      const float* const z = logits.data() + t * symbols;
+      double sum = 0;
+      for (int64_t i = 0; i < symbols; ++i) sum += std::exp(static_cast<double>(z[i] - z[k]));
+      below.push_back(1 / sum);
+    }
+  const Picture top = heat(above, bins, frames, 4), bottom = heat(below, symbols - 1, frames, 1);
+  Picture whole{bins + gap + symbols - 1, frames, top.rgb};
+  whole.rgb.insert(whole.rgb.end(), static_cast<size_t>(gap * frames * 3), 255);
+  whole.rgb.insert(whole.rgb.end(), bottom.rgb.begin(), bottom.rgb.end());
+  return resized(whole, zoom * whole.height, zoom * whole.width);
+}
+
+// The geometric mean of the labels' probabilities; 1 if there are none.
+double confidence(const std::vector<Spike>& spikes) {
+  double sum = 0;
+  for (const Spike& spike : spikes) sum += std::log(spike.probability);
+  return spikes.empty() ? 1 : std::exp(sum / static_cast<double>(spikes.size()));
+}
+
+int transcribe_files(const TranscribeOptions& o, const LoadedTranscriber& loaded) {
+  const Fbank fbank({.rate = loaded.rate, .bins = loaded.model.config.bins});
+  const int64_t bins = loaded.model.config.bins, symbols = loaded.model.config.symbols;
+  nlohmann::json all = nlohmann::json::array();
+  for (const std::string& file : o.files) {
+    const Audio audio = read_audio(file);
+    check(audio.rate == loaded.rate, file, ": ", audio.rate, " samples per second; the model was trained on ",
+          loaded.rate);
+    SpeechSet set{.name = file, .bins = bins};
+    std::vector<float> features = fbank(audio.samples);
+    check(!features.empty(), file, ": shorter than a frame of 25 ms");
+    if (loaded.settings.normalise == "corpus")
+      normalise(features, loaded.statistics);
+    else
+      normalise(features, bins);
+    set.append(file, "", {}, features);
+    check(loaded.model.lstm || set.frames(0) <= loaded.model.config.max_length, file, ": ", set.frames(0),
+          " frames of 10 ms; the model's --length is ", loaded.model.config.max_length);
+    const Transcription found = transcribe(loaded.model, set, {0}, 1, Progress("transcribed"))[0];
+    const std::vector<Spike> spikes = best_alignment(found.logits, symbols);
+    const std::string text =
+        loaded.spelling.text(o.beam ? beam_search(found.logits, symbols, o.beam) : labels_of(spikes));
+    std::string line;
+    nlohmann::json labels = nlohmann::json::array();
+    for (const Spike& spike : spikes) {
+      const std::string& symbol = loaded.spelling.symbols()[static_cast<size_t>(spike.label)];
+      const double seconds = frame_seconds * static_cast<double>(spike.frame);
+      line += fmt::format("  {:.2f} {}", seconds, symbol);
+      labels.push_back({{"label", symbol}, {"seconds", seconds}, {"probability", spike.probability}});
+    }
+    if (!o.pictures.empty()) {
+      std::filesystem::create_directories(o.pictures);
+      write_png(std::filesystem::path(o.pictures) / (std::filesystem::path(file).stem().string() + ".png"),
+                picture_of(features, bins, found.logits, symbols));
+    }
+    if (!o.json) fmt::print("{}: {}  (confidence {:.3f})\n{}\n", file, text, confidence(spikes), line);
+    all.push_back({{"file", file}, {"text", text}, {"confidence", confidence(spikes)}, {"labels", labels}});
+  }
+  if (o.json) print_json({{"model", loaded.checkpoint.path.string()}, {"recordings", all}});
+  return 0;
+}
+
+// Prints each label when it begins, with its time; where the model has no further positions, it begins anew.
+int transcribe_stream(const LoadedTranscriber& loaded) {
+  const Fbank fbank({.rate = loaded.rate, .bins = loaded.model.config.bins});
+  const auto bins = static_cast<size_t>(loaded.model.config.bins);
+  std::optional<TranscriberStream> stream(std::in_place, loaded.model);
+  std::vector<float> samples;
+  std::vector<int32_t> labels;
+  int32_t before = 0;
+  int64_t frames = 0;
+  const auto finish = [&] {
+    fmt::print("text: {}\n", loaded.spelling.text(labels));
+    labels.clear();
+  };
+  unsigned char bytes[4096];
+  size_t left = 0;  // of a sample that came in two parts
+  for (size_t count; (count = std::fread(bytes + left, 1, sizeof bytes - left, stdin)) > 0;) {
+    count += left;
+    for (size_t i = 0; i + 1 < count; i += 2)
+      samples.push_back(static_cast<int16_t>(static_cast<uint16_t>(bytes[i] | bytes[i + 1] << 8)));
+    left = count % 2;
+    if (left) bytes[0] = bytes[count - 1];
+    std::vector<float> features = fbank(samples);
+    normalise(features, loaded.statistics);
+    const size_t rows = features.size() / bins;
+    samples.erase(samples.begin(), samples.begin() + static_cast<int64_t>(rows) * fbank.shift());
+    for (size_t row = 0; row < rows; ++row, ++frames) {
+      if (stream->frames() == loaded.model.config.max_length) {
+        finish();
+        stream.emplace(loaded.model);
+      }
+      const std::vector<float> logits = stream->step(std::span(features).subspan(row * bins, bins));
+      const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+      if (best != 0 && best != before) {
+        labels.push_back(best);
+        fmt::print("{:.2f} {}\n", frame_seconds * static_cast<double>(frames),
+                   loaded.spelling.symbols()[static_cast<size_t>(best)]);
+        std::fflush(stdout);
+      }
+      before = best;
+    }
+  }
+  finish();
+  return 0;
+}
+
+int transcribe_all(TranscribeOptions& o) {
+  check<UsageError>(o.stream == o.files.empty(),
+                    o.stream ? "--stream reads standard input: give it no files" : "give recordings, or --stream");
+  check<UsageError>(!o.stream || (!o.json && !o.beam && o.pictures.empty()),
+                    "--stream goes with none of --json, --beam and --pictures");
+  const LoadedTranscriber loaded(o.model, o);
+  return o.stream ? transcribe_stream(loaded) : transcribe_files(o, loaded);
+}
+
+}  // namespace
+
+void add_speech_transcribe(Subcommand task, Command& chosen) {
+  const Subcommand command = task.add("transcribe", "text and labels of recordings, or of audio as it comes");
+  const auto options = std::make_shared<TranscribeOptions>();
+  command.add_flags([options] { return extended(options->list(), {options->quiet_flag()}); });
+  command.add_words("FILE", options->files, "recordings: WAV, FLAC, Ogg", 1 << 20);
+  command.when_parsed([=, &chosen] {
+    chosen = [=] {
+      if (options->json) print_text_to_stderr();
+      options->prepare();
+      return transcribe_all(*options);
+    };
+  });
+}
+
+}  // namespace runnel

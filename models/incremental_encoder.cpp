@@ -1,0 +1,75 @@
+#include "models/incremental_encoder.h"
+
+#include "engine/check.h"
+
+namespace runnel {
+
+struct IncrementalEncoder::Packed {
+  struct Layer {
+    std::vector<PackedLinear> projections;  // query, key, value
+    PackedLinear out, linear1, linear2;
+    LayerNorm norm1, norm2;
+    bool gelu;
+
+    explicit Layer(const EncoderLayer& l)
+        : projections{{l.query.weight, l.query.bias}, {l.key.weight, l.key.bias}, {l.value.weight, l.value.bias}},
+          out(l.out.weight, l.out.bias),
+          linear1(l.linear1.weight, l.linear1.bias),
+          linear2(l.linear2.weight, l.linear2.bias),
+          norm1(l.norm1),
+          norm2(l.norm2),
+          gelu(l.gelu) {}
+
+    Tensor feed_forward(const Tensor& x) const {
+      return linear(gelu ? runnel::gelu(linear(x, linear1)) : linear(x, linear1, Activation::relu), linear2);
+    }
+  };
+  EncoderConfig config;
+  std::vector<Layer> layers;
+  LayerNorm norm;
+};
+
+IncrementalEncoder::IncrementalEncoder(const Encoder& encoder, const Decoding& decoding) {
+  check(decoding.batch > 0, "decoder: the batch is ", decoding.batch);
+  for (const EncoderLayer& layer : encoder.layers) {
+    states_.push_back(layer.attention->decode(decoding));
+    check(states_.back() != nullptr, "decoder: ", encoder.config.attention.kind, " attention has no incremental form");
+  }
+  packed_ =
+      std::make_shared<Packed>(Packed{encoder.config, {encoder.layers.begin(), encoder.layers.end()}, encoder.norm});
+}
+
+Tensor IncrementalEncoder::step(Tensor x, const Indices& position) {
+  const EncoderConfig& c = packed_->config;
+  const int64_t batch = x.shape()[0];
+  const Shape projected{batch, 1, c.heads * c.head_dim}, split{batch, 1, c.heads, c.head_dim};
+  for (size_t n = 0; n < states_.size(); ++n) {
+    const Packed::Layer& layer = packed_->layers[n];
+    const std::vector<Tensor> qkv = linear(c.pre_norm ? layer.norm1(x) : x, layer.projections);
+    const Tensor a = states_[n]->step(reshape(qkv[0], split), reshape(qkv[1], split), reshape(qkv[2], split), position);
+    const Tensor attended = linear(reshape(a, projected), layer.out);
+    if (c.pre_norm) {
+      const Tensor x1 = add(x, attended);
+      x = add(x1, layer.feed_forward(layer.norm2(x1)));
+    } else {
+      const Tensor x1 = layer.norm1(x, attended, {});
+      x = layer.norm2(x1, layer.feed_forward(x1), {});
+    }
+  }
+  return packed_->norm(x);
+}
+
+IncrementalEncoder IncrementalEncoder::select(const Indices& rows) const {
+  IncrementalEncoder result;
+  result.packed_ = packed_;
+  for (const auto& state : states_) result.states_.push_back(state->select(rows));
+  return result;
+}
+
+int64_t IncrementalEncoder::bytes() const {
+  int64_t bytes = 0;
+  for (const auto& state : states_) bytes += state->bytes();
+  return bytes;
+}
+
+}  // namespace runnel

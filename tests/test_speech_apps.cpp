@@ -1,0 +1,108 @@
+// `runnel speech` from its command line, on tones instead of digits and on a folder of recordings.
+#include <nlohmann/json.hpp>
+
+#include "tests/audio.h"
+#include "tests/folder.h"
+#include "tests/png.h"
+#include "tests/program.h"
+
+namespace runnel::test {
+namespace {
+
+const std::string small_model =
+    "--preset tiny --precision f32 --threads 1 --strings 40 --batch 8 --log-every 5 --evaluate-every 10 "
+    "--validation 10 --data digits ";
+
+std::vector<int16_t> tone(double angle, int count) {
+  std::vector<int16_t> samples;
+  for (int n = 0; n < count; ++n) samples.push_back(static_cast<int16_t>(3000 * std::sin(n * angle)));
+  return samples;
+}
+
+}  // namespace
+
+TEST_CASE("speech: train, resume, evaluate and transcribe") {
+  const Sandbox box;
+  write_digits(box.folder / "digits");
+  const Result trained = succeed(box, "speech train " + small_model + "--steps 20 --augment --out run");
+  CHECK(contains(trained.out, "40 recordings, 0.0"));
+  CHECK(contains(read(box.folder / "run" / "metrics.csv"), "step,loss,loss_bits,error_rate,validation,"));
+  CHECK(contains(read(box.folder / "run" / "samples" / "step-0000020.txt"), "said  "));
+  succeed(box, "speech train " + small_model + "--steps 10 --augment --out halves");
+  succeed(box, "speech train --resume --out halves --steps 20");
+
+  const auto evaluated =
+      nlohmann::json::parse(succeed(box, "speech evaluate --model run --threads 1 --limit 20 --json").out);
+  CHECK(evaluated["recordings"] == 20);
+  CHECK(evaluated["words"]["reference"] >= 60);
+  CHECK(contains(succeed(box, "speech evaluate --model run --threads 1 --limit 20 --beam 4").out, "word error rate"));
+
+  write_wav(box.folder / "mine.wav", tone(0.3, 4000));
+  const Result text = succeed(box, "speech transcribe --model run --threads 1 --pictures pictures mine.wav");
+  CHECK(contains(text.out, "mine.wav: "));
+  CHECK(contains(text.out, "(confidence "));
+  const Picture picture = read_png(box.folder / "pictures" / "mine.png");
+  CHECK(picture.width == 2 * 48);
+  CHECK(picture.height == 2 * (40 + 2 + 10));
+  const auto json =
+      nlohmann::json::parse(succeed(box, "speech transcribe --model run --threads 1 --json mine.wav").out);
+  CHECK(json["recordings"][0]["file"] == "mine.wav");
+
+  check_refused(box.run("speech transcribe --model run"), 2, "give recordings, or --stream");
+  check_refused(box.run("speech transcribe --model run --stream mine.wav"), 2, "--stream reads standard input");
+  check_refused(box.run("speech transcribe --model run --stream"), 1, "by causal transformers only");
+  check_refused(box.run("speech transcribe --model run none.wav"), 1, "none.wav: no recording that can be read");
+  write_wav(box.folder / "fast.wav", tone(0.3, 4000), 16000);
+  check_refused(box.run("speech transcribe --model run fast.wav"), 1,
+                "16000 samples per second; the model was trained on 8000");
+}
+
+TEST_CASE("speech: the Bi-LSTM, a causal model and its stream, halving of the learning rate") {
+  const Sandbox box;
+  write_digits(box.folder / "digits");
+  succeed(box, "speech train " + small_model + "--model bilstm --steps 5 --out lstm");
+  CHECK(contains(succeed(box, "speech evaluate --model lstm --threads 1 --limit 5").out, "label error rate"));
+
+  succeed(box, "speech train " + small_model +
+                   "--causal --normalise corpus --steps 40 --schedule plateau --patience 1 --lr 1e-30 --warmup 0 --out "
+                   "causal");
+  // No validation is better than the first: the learning rate is halved after each of the others.
+  const auto rows = split(read(box.folder / "causal" / "metrics.csv"), '\n');
+  CHECK(contains(rows.back(), ",2.5e-31,"));
+  std::string raw;
+  for (const int16_t sample : tone(0.3, 4001)) raw.append(reinterpret_cast<const char*>(&sample), 2);
+  write_bytes(box.folder / "audio.raw", raw);
+  Sandbox shell;
+  write_bytes(box.folder / "stream.sh",
+              "exec " + box.executable + " speech transcribe --model causal --threads 1 --stream <audio.raw");
+  shell.executable = "/bin/sh";
+  shell.folder = box.folder;
+  CHECK(contains(shell.run("stream.sh").out, "text: "));
+
+  check_refused(box.run("speech train --causal"), 2, "--causal needs --normalise corpus");
+  check_refused(box.run("speech train --causal --normalise corpus --attention sinkhorn --preset tiny"), 2,
+                "--attention sinkhorn has no causal form");
+  check_refused(box.run("speech train --width 63 --heads 3"), 2, "--width 63 is odd");
+  check_refused(box.run("speech train --preset tiny --data none"), 1, "the Free Spoken Digit Dataset is not in none");
+}
+
+TEST_CASE("speech: a folder of recordings, of which some cannot be read") {
+  const Sandbox box;
+  for (int i = 0; i < 12; ++i)
+    write_wav(box.folder / "own" / (std::to_string(i) + ".wav"), tone(i % 2 ? 0.2 : 0.9, 3000 + 100 * i));
+  std::string list;
+  for (int i = 0; i < 12; ++i) list += std::to_string(i) + ".wav\t" + (i % 2 ? "low" : "high") + "\n";
+  for (const std::string part : {"train", "validation", "test"})
+    write_bytes(box.folder / "own" / (part + ".tsv"), list);
+  write_bytes(box.folder / "own" / "3.wav", "damaged");
+  const std::string train = "speech train --preset tiny --precision f32 --threads 1 --steps 2 --data own --out run ";
+  const Result trained = succeed(box, train);
+  CHECK(contains(trained.err, "3 recordings are left out"));
+  CHECK(contains(trained.err, "3.wav: no recording that can be read"));
+  CHECK(contains(trained.out, "11 recordings"));
+  check_refused(box.run(train + "--overwrite --strict"), 1, "3.wav: no recording that can be read");
+  CHECK(contains(succeed(box, train + "--overwrite --length 40").err, "of more than --length 40 frames are left out"));
+  check_refused(box.run(train + "--overwrite --length 3"), 1, "no recording is left; give a larger --length");
+}
+
+}  // namespace runnel::test
