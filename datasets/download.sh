@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Fetches a data set:  datasets/download.sh mnist|cifar10 [DIR]
-# DIR: ./data; the files go to DIR/mnist (gzip'd) or DIR/cifar-10-batches-bin. Tries several mirrors, checks the md5 of
-# each file, and does not fetch again what is there and intact.
+# Fetches a data set:  datasets/download.sh mnist|cifar10|fsdd [DIR]
+# DIR: ./data; the files go to DIR/mnist (gzip'd), DIR/cifar-10-batches-bin or DIR/recordings. Tries several mirrors,
+# checks the md5 of each file, of all recordings together, and does not fetch again what is there and intact.
 set -euo pipefail
 
 die() { echo "download.sh: $1" >&2; exit "${2:-1}"; }
 
-usage="usage: datasets/download.sh mnist|cifar10 [DIR]"
+usage="usage: datasets/download.sh mnist|cifar10|fsdd [DIR]"
 [[ $# -ge 1 && $# -le 2 ]] || die "$usage" 2
 otherwise=
 case $1 in
@@ -40,6 +40,12 @@ case $1 in
       data_batch_5.bin 53f37980c15c3d472c316c40844f3f0d
       test_batch.bin   803d5f7f4d78ea53de84dbe85f74fb6d
     )
+    ;;
+  fsdd)
+    folder=${2:-data}
+    mirrors=(https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/heads)
+    files=()
+    recordings_sum=2c93442f2c808e24d4d913f6be24d32c  # of all recordings, one after another in the order of their names
     ;;
   *) die "$usage" 2 ;;
 esac
@@ -101,3 +107,21 @@ for ((i = 0; i < ${#files[@]}; i += 2)); do
   mv "$part/$file" "$folder/$file"
   echo "$folder/$file: fetched from $mirror"
 done
+
+# FOLDER: the md5 of its recordings. FILE MD5: whether the recordings in the archive have it; unpacks them.
+sum_of() { (cd "$1" 2>/dev/null && export LC_ALL=C && cat -- *.wav 2>/dev/null | md5sum | cut -d' ' -f1) || true; }
+has_recordings() {
+  rm -rf "$part/fsdd" && mkdir "$part/fsdd" &&
+    tar -xzf "$1" -C "$part/fsdd" --strip-components=1 --no-same-owner 2>/dev/null &&
+    [[ $(sum_of "$part/fsdd/recordings") == "$2" ]]
+}
+if [[ $1 == fsdd ]]; then
+  if [[ $(sum_of "$folder/recordings") == "$recordings_sum" ]]; then
+    echo "$folder/recordings: already there"
+    exit
+  fi
+  fetch_any master.tar.gz has_recordings "$recordings_sum"
+  mkdir -p "$folder/recordings"
+  mv "$part"/fsdd/recordings/*.wav "$folder/recordings"
+  echo "$folder/recordings: fetched from $mirror"
+fi

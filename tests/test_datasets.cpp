@@ -508,11 +508,33 @@ TEST_CASE("download.sh cifar10: unpacks what is missing or damaged from an archi
   CHECK(box.asked() == before + 2);
 }
 
+TEST_CASE("download.sh fsdd: unpacks recordings that are the right ones together") {
+  const Fetching box;
+  const std::string name = "recordings_sum=", command = "fsdd " + (box.path / "data").string();
+  const std::string sum = box.script.substr(box.script.find(name) + name.size(), 32);
+  check_has(box.run(command), "FAILED download.sh: no mirror gave a good master.tar.gz (tried https://");
+  const auto pack = [&](const std::string& first) {
+    write_file(box.path / "repository" / "recordings" / "0_a_0.wav", first);
+    const std::string archive = (box.web / "master.tar.gz").string();
+    REQUIRE(std::system(("tar -czf " + archive + " -C " + box.path.string() + " repository").c_str()) == 0);
+  };
+  fs::create_directories(box.path / "repository" / "recordings");
+  write_file(box.path / "repository" / "recordings" / "1_a_0.wav", "another");
+  pack("damaged");
+  check_has(box.run(command), "no mirror gave a good");
+  pack(sum + " content");
+  check_has(box.run(command), "data/recordings: fetched from https://");
+  CHECK(read_file(box.path / "data" / "recordings" / "1_a_0.wav") == "another");
+  const size_t asked = box.asked();
+  check_has(box.run(command), "data/recordings: already there");
+  CHECK(box.asked() == asked);
+}
+
 TEST_CASE("download.sh: what it cannot do is one sentence") {
   const Fetching box;
   for (const std::string words : {"", "faces", "mnist a b"}) {
     CAPTURE(words);
-    CHECK(box.run(words) == "FAILED download.sh: usage: datasets/download.sh mnist|cifar10 [DIR]\n");
+    CHECK(box.run(words) == "FAILED download.sh: usage: datasets/download.sh mnist|cifar10|fsdd [DIR]\n");
   }
   write_file(box.path / "plain", "");
   const std::string plain = (box.path / "plain").string();

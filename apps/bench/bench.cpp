@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <sstream>
 
 #include "engine/check.h"
@@ -51,6 +52,22 @@ double cuda_seconds(const Timing& o, double together, const std::function<void(i
     seconds.push_back(device_seconds(Device::cuda, [&] { replay.run(); }) / static_cast<double>(calls));
   }
   return median(seconds);
+}
+
+double trained_rate(const std::filesystem::path& run) {
+  std::ifstream file(run / "metrics.csv");
+  std::string row, cell;
+  std::getline(file, row);
+  std::vector<std::string> names;
+  for (std::istringstream cells(row); std::getline(cells, cell, ',');) names.push_back(cell);
+  const auto column = std::find(names.begin(), names.end(), "tokens_per_second") - names.begin();
+  std::vector<double> rates;
+  while (std::getline(file, row)) {
+    std::istringstream cells(row);
+    for (int64_t i = 0; i <= column; ++i) std::getline(cells, cell, ',');
+    rates.push_back(std::stod(cell));
+  }
+  return rates.empty() ? 0 : median(rates);
 }
 
 std::vector<std::string> chosen_attention(const std::string& names, bool causal) {
@@ -147,7 +164,7 @@ void Table::note(const std::string& text) {
 void add_bench(Subcommand program, Command& chosen) {
   const Subcommand bench = program.add("bench", "speed and memory on this machine: the paper's figures and tables");
   for (const auto add : {add_attention, add_training_speed, add_reading, add_generation, add_convergence, add_lra,
-                         add_lra_speed, add_kernels, add_ladder})
+                         add_lra_speed, add_speech_bench, add_kernels, add_ladder})
     add(bench, chosen);
 }
 

@@ -38,11 +38,15 @@ void add_generation(Subcommand bench, Command& chosen);
 void add_convergence(Subcommand bench, Command& chosen);
 void add_lra(Subcommand bench, Command& chosen);
 void add_lra_speed(Subcommand bench, Command& chosen);
+void add_speech_bench(Subcommand bench, Command& chosen);
 void add_kernels(Subcommand bench, Command& chosen);
 void add_ladder(Subcommand bench, Command& chosen);
 
 // The paper's model of "mnist" or "cifar10" images (section 4.2), whose lsh has 64 buckets and 27 or 83 chunks.
 AutoregressiveConfig paper_image_model(const std::string& images);
+
+// Tokens per second of a run: the median over the rows of its metrics.csv.
+double trained_rate(const std::filesystem::path& run);
 
 // Kinds of attention with this form, from names separated by commas; all if there is no name. Throws UsageError.
 std::vector<std::string> chosen_attention(const std::string& names, bool causal);

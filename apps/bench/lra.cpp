@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 
 #include "apps/bench/bench.h"
 #include "apps/classification/classification.h"
@@ -49,23 +47,6 @@ struct ArenaOptions : RuntimeOptions {
          json_flag()});
   }
 };
-
-// Tokens per second: the median over the rows of metrics.csv.
-double trained_rate(const fs::path& run) {
-  std::ifstream file(run / "metrics.csv");
-  std::string row, cell;
-  std::getline(file, row);
-  std::vector<std::string> names;
-  for (std::istringstream cells(row); std::getline(cells, cell, ',');) names.push_back(cell);
-  const auto column = std::find(names.begin(), names.end(), "tokens_per_second") - names.begin();
-  std::vector<double> rates;
-  while (std::getline(file, row)) {
-    std::istringstream cells(row);
-    for (int64_t i = 0; i <= column; ++i) std::getline(cells, cell, ',');
-    rates.push_back(std::stod(cell));
-  }
-  return rates.empty() ? 0 : median(rates);
-}
 
 const PublishedResults* published(const std::string& kind) {
   const auto found = std::find_if(std::begin(published_results), std::end(published_results),

@@ -38,6 +38,10 @@ struct SpeechTaskData {
 // Finds --data and reads it. Says how many recordings were left out, and why.
 SpeechTaskData load_speech_data(SpeechSettings& settings);
 
+// paper: section 4.3; small: FSDD in some 20 minutes on two cores; tiny: a minute.
+std::vector<SpeechSettings> speech_presets();
+int train_speech(SpeechSettings& settings, const SpeechTaskData& data);
+
 // A trained model and what is needed to use it.
 struct LoadedTranscriber {
   Checkpoint checkpoint;

@@ -284,19 +284,22 @@ SpeechSettings tiny_preset() {
 
 }  // namespace
 
+std::vector<SpeechSettings> speech_presets() { return {paper_preset(), small_preset(), tiny_preset()}; }
+
+int train_speech(SpeechSettings& settings, const SpeechTaskData& data) {
+  const SpeechSet& set = data.sets.train;
+  say(fmt::format("data: {}, {} recordings, {:.2f} h, {} symbols\n", set.name, set.count(),
+                  static_cast<double>(set.first.back()) / 360000, data.spelling.symbols().size()));
+  return train(SpeechTraining(settings, data), settings, config_json(settings));
+}
+
 void add_speech(Subcommand program, Command& chosen) {
   const Subcommand task =
       program.add("speech", "recordings of speech, to labels (connectionist temporal classification)");
-  add_training<SpeechSettings>(
-      task, chosen, "train a transcriber", {paper_preset(), small_preset(), tiny_preset()},
-      [](SpeechSettings& settings) {
-        settings.model_for(2);  // wrong flags are refused before data is read
-        const SpeechTaskData data = load_speech_data(settings);
-        const SpeechSet& train_set = data.sets.train;
-        say(fmt::format("data: {}, {} recordings, {:.2f} h, {} symbols\n", train_set.name, train_set.count(),
-                        static_cast<double>(train_set.first.back()) / 360000, data.spelling.symbols().size()));
-        return train(SpeechTraining(settings, data), settings, config_json(settings));
-      });
+  add_training<SpeechSettings>(task, chosen, "train a transcriber", speech_presets(), [](SpeechSettings& settings) {
+    settings.model_for(2);  // wrong flags are refused before data is read
+    return train_speech(settings, load_speech_data(settings));
+  });
   add_speech_evaluate(task, chosen);
   add_speech_transcribe(task, chosen);
 }

@@ -1,0 +1,157 @@
+// runnel bench speech: the paper's table 3, error rates and seconds per epoch of four systems that transcribe speech,
+// and what a second of audio costs that is transcribed as it comes.
+#include "apps/speech/speech.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <sstream>
+
+#include "apps/bench/bench.h"
+#include "datasets/batch.h"
+#include "engine/check.h"
+
+namespace runnel {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct SpeechBenchOptions : BenchOptions {
+  std::string systems = "bilstm,softmax,lsh,linear";
+  std::string preset = "small";
+  std::string labels = "phones";
+  std::string speaker, data;
+  int64_t seeds = 1, steps = 0, stream = 0;
+
+  Settings list() override {
+    return extended(BenchOptions::list(),
+                    {{"systems", &systems, {}, "bilstm and kinds of attention, separated by commas"},
+                     {"preset", &preset, one_of({"paper", "small", "tiny"}), "preset of speech train"},
+                     {"labels", &labels, one_of({"phones", "words"}), "what digits are spelled with"},
+                     {"speaker", &speaker, {}, "as in speech train"},
+                     {"data", &data, {}, "as in speech train"},
+                     {"seeds", &seeds, in_range(1, 1000), "runs of each system, with seeds from --seed on"},
+                     {"steps", &steps, in_range(0), "updates of a run; 0: the preset's"},
+                     {"stream", &stream, in_range(0, 1e6),
+                      "train nothing, but time causal models on so many seconds of audio as it comes; 0: train"}});
+  }
+};
+
+std::vector<std::string> chosen_systems(const std::string& names) {
+  std::vector<std::string> systems;
+  std::istringstream words(names);
+  for (std::string word; std::getline(words, word, ',');)
+    systems.push_back(word == "bilstm" ? word : chosen_attention(word, false)[0]);
+  check<UsageError>(!systems.empty(), "--systems names none");
+  return systems;
+}
+
+// Table 3: phone error rate on the validation set in per cent, and seconds of an epoch.
+struct PublishedSpeech {
+  const char* system;
+  double error_rate, seconds;
+};
+constexpr PublishedSpeech table_3[] = {
+    {"bilstm", 10.94, 1047}, {"softmax", 5.12, 2711}, {"lsh", 9.33, 2250}, {"linear", 8.08, 824}};
+
+SpeechSettings settings_of(const SpeechBenchOptions& o, const std::string& system, uint64_t seed) {
+  const std::vector<SpeechSettings> presets = speech_presets();
+  SpeechSettings s = *std::find_if(presets.begin(), presets.end(), [&](const auto& p) { return p.preset == o.preset; });
+  static_cast<RuntimeOptions&>(s) = o;
+  s.seed = seed;
+  s.data = o.data;
+  s.labels = o.labels;
+  s.speaker = o.speaker;
+  if (o.steps) s.steps = o.steps;
+  if (system == "bilstm")
+    s.model.model = system;
+  else
+    s.model.encoder.attention.kind = system;
+  s.adapt_preset();
+  return s;
+}
+
+int train_systems(const SpeechBenchOptions& o, const std::vector<std::string>& systems) {
+  Table table(o, "speech-" + o.preset + "-" + o.labels,
+              {"system", "seed", "updates", "parameters", "label_errors", "word_errors", "validation", "s_per_epoch",
+               "paper_validation", "paper_s_per_epoch"},
+              std::ssize(systems) * o.seeds);
+  for (int64_t i = 0; i < o.seeds; ++i) {
+    const uint64_t seed = o.seed + static_cast<uint64_t>(i);
+    SpeechSettings first = settings_of(o, systems[0], seed);
+    const SpeechTaskData data = load_speech_data(first);
+    for (const std::string& system : systems) {
+      SpeechSettings s = settings_of(o, system, seed);
+      s.data = first.data;
+      s.out = (table.file("") / fs::path(fmt::format("{}-{}", system, seed))).string();
+      s.resume = fs::exists(fs::path(s.out) / "last.safetensors");
+      s.overwrite = !s.resume;
+      if (s.resume) check_same_run(read_config(s.out), s);
+      if (const int status = train_speech(s, data)) return status;
+
+      const LoadedTranscriber loaded(s.out, o);
+      const auto score_of = [&](const SpeechSet& set) {
+        std::vector<int64_t> all = shuffled(set.count(), Key{});
+        return score(transcribe(loaded.model, set, all, s.batch, Progress("evaluated")), set, loaded.spelling, 0);
+      };
+      const SpeechScore test = score_of(data.sets.test), validation = score_of(data.sets.validation);
+      const double epoch = static_cast<double>(data.sets.train.first.back()) / trained_rate(s.out);
+      const auto published = std::find_if(std::begin(table_3), std::end(table_3),
+                                          [&](const PublishedSpeech& row) { return system == row.system; });
+      const bool is_there = published != std::end(table_3);
+      table.row({system, std::to_string(seed), std::to_string(loaded.checkpoint.step()),
+                 std::to_string(element_count(loaded.model.parameters())), fmt::format("{:.2f}", test.labels.rate()),
+                 fmt::format("{:.2f}", test.words.rate()), fmt::format("{:.2f}", validation.labels.rate()),
+                 fmt::format("{:.1f}", epoch), is_there ? fmt::format("{:.2f}", published->error_rate) : "-",
+                 is_there ? fmt::format("{:.0f}", published->seconds) : "-"});
+    }
+  }
+  table.finish();
+  return 0;
+}
+
+// A causal model of each kind reads random frames; what a second of audio costs after so many seconds.
+int time_streams(const SpeechBenchOptions& o, const std::vector<std::string>& systems) {
+  constexpr int64_t frames_per_second = 100;
+  Table table(o, "speech-stream", {"attention", "after_s", "ms_per_s", "state_bytes"}, std::ssize(systems) * 4);
+  for (const std::string& system : systems) {
+    check<UsageError>(system != "bilstm", "--stream: the Bi-LSTM reads recordings as a whole");
+    SpeechSettings s = settings_of(o, system, o.seed);
+    s.model.causal = true;
+    s.normalise = "corpus";
+    s.length = o.stream * frames_per_second;
+    const Transcriber model(s.model_for(20), key_for(o.seed, Purpose::initialisation), o.where());
+    TranscriberStream stream(model);
+    const std::vector<float> frame = uniform(Shape{s.model.bins}, Key{1}, Device::cpu).to_vector();
+    for (int64_t part = 1; part <= 4; ++part) {
+      const int64_t end = o.stream * part * part / 16;  // seconds
+      while (stream.frames() < (end - 1) * frames_per_second) stream.step(frame);
+      const auto begin = std::chrono::steady_clock::now();
+      const int64_t before = stream.frames();
+      while (stream.frames() < end * frames_per_second) stream.step(frame);
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      const auto audio = static_cast<double>(stream.frames() - before) / frames_per_second;
+      table.row(
+          {system, std::to_string(end), fmt::format("{:.2f}", 1000 * seconds / audio), std::to_string(stream.bytes())});
+    }
+  }
+  table.finish();
+  return 0;
+}
+
+int bench_speech(SpeechBenchOptions& o) {
+  const std::vector<std::string> systems = chosen_systems(o.systems);
+  check<UsageError>(!o.stream || o.stream >= 16, "--stream ", o.stream, ": give 16 seconds or more");
+  return o.stream ? time_streams(o, systems) : train_systems(o, systems);
+}
+
+}  // namespace
+
+void add_speech_bench(Subcommand bench, Command& chosen) {
+  add_command<SpeechBenchOptions>(bench, chosen, "speech",
+                                  "table 3: error rates and seconds per epoch of systems that transcribe speech",
+                                  bench_speech);
+}
+
+}  // namespace runnel
