@@ -65,13 +65,13 @@ struct Cell {
 
 // Score over speed; the area of a dot is the memory.
 void bubble_plot(const fs::path& csv, const fs::path& png, const std::string& task, double most_bytes) {
-  plot(png,
-       "set title " + quoted(task + ": the size of a dot is the memory of training") +
-           "; set xlabel 'tokens per second in training'; set ylabel 'test accuracy in per cent'; unset key; "
-           "set style fill transparent solid 0.4; set offsets graph 0.15, graph 0.15, graph 0.15, graph 0.15; plot " +
-           data_file(csv) + " skip 1 using 7:5:(2+6*sqrt($8/" + std::to_string(most_bytes) +
-           ")) with points pt 7 ps variable lc rgb '#3060b0', " + data_file(csv) +
-           " skip 1 using 7:5:1 with labels offset 0,1.5");
+  plot(png, "set title " + quoted(task + ": the size of a dot is the memory of training") +
+                "; set xlabel 'tokens per second in training'; set format x '%.0s%c'; set ylabel 'test accuracy in per "
+                "cent'; "
+                "unset key; set xrange [0:*]; set offsets 0, graph 0.1, graph 0.15, graph 0.1; plot " +
+                data_file(csv) + " skip 1 using 7:5:(2+6*sqrt($8/" + std::to_string(most_bytes) +
+                ")) with points pt 7 ps variable lc rgb '#a03060b0', " + data_file(csv) +
+                " skip 1 using 7:5:1 with labels offset 0,1.5");
 }
 
 int bench_lra(ArenaOptions& o) {

@@ -78,7 +78,8 @@ def pytorch_rate(step, batches):
 
 def runnel_rate(arguments, folder):
     out = os.path.join(folder, 'run')
-    subprocess.run([arguments.runnel, 'listops', 'train', '--preset', 'small', '--steps', '30', '--log-every', '5',
+    subprocess.run([arguments.runnel, 'listops', 'train', '--preset', 'small', '--feature-map', 'elu', '--steps', '30',
+                    '--log-every', '5',
                     '--validation', '1', '--threads', str(arguments.threads), '--precision', arguments.precision,
                     '--quiet', '--overwrite', '--device', 'cpu', '--out', out], check=True)
     with open(os.path.join(out, 'metrics.csv')) as file:

@@ -285,6 +285,10 @@ ClassificationSettings small_preset(const ClassificationDataset& dataset) {
   small.evaluate_every = small.save_every = 1000;
   small.schedule = "one-cycle";
   small.lr = task == "pathfinder" || task == "retrieval" ? 2e-4 : 1e-4;
+  if (task == "listops") {  // with 1e-4, or elu + 1, 5,000 updates do not suffice: docs/notes/2026-11-25-listops.md
+    small.lr = 1e-3;
+    small.set_attention("feature-map", "relu");
+  }
   if (task == "pathfinder") small.batch = 256;
   if (task == "retrieval") small.steps = 30000;
   if (task == "text") small.warmup = 80, small.length = 4000;
@@ -292,7 +296,7 @@ ClassificationSettings small_preset(const ClassificationDataset& dataset) {
   return small;
 }
 
-// Found by experiment: what learns most in a few minutes on two cores.
+// A few minutes on two cores.
 ClassificationSettings tiny_preset(const ClassificationDataset& dataset) {
   ClassificationSettings tiny = small_preset(dataset);
   tiny.preset = "tiny";
@@ -300,9 +304,8 @@ ClassificationSettings tiny_preset(const ClassificationDataset& dataset) {
   tiny.set_attention("attention-dropout", 0.0);
   tiny.lr = 2e-3;
   tiny.batch = 32;
-  tiny.steps = 1000000;
+  tiny.steps = 500;
   tiny.warmup = 50;
-  tiny.minutes = 4;
   tiny.validation = 500;
   tiny.log_every = 20;
   tiny.evaluate_every = tiny.save_every = 200;
