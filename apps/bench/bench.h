@@ -39,6 +39,7 @@ void add_convergence(Subcommand bench, Command& chosen);
 void add_lra(Subcommand bench, Command& chosen);
 void add_lra_speed(Subcommand bench, Command& chosen);
 void add_speech_bench(Subcommand bench, Command& chosen);
+void add_speech_layers(Subcommand bench, Command& chosen);
 void add_kernels(Subcommand bench, Command& chosen);
 void add_ladder(Subcommand bench, Command& chosen);
 
