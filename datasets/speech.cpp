@@ -207,31 +207,31 @@ void normalise(std::span<float> features, const FeatureStatistics& s) {
 
 void normalise(std::span<float> features, int64_t bins) { normalise(features, statistics_of(features, bins)); }
 
-SpeechBatch speech_batch(const SpeechSet& set, std::span<const int64_t> utterances) {
+SpeechBatch speech_batch(const SpeechSet& set, std::span<const int64_t> utterances, int64_t longest) {
   constexpr int64_t multiple = 32;
   const auto count = std::ssize(utterances);
-  int64_t longest = 1, most = 1, frames = 0, labels = 0;
+  int64_t length = 1, most = 1, frames = 0, labels = 0;
   for (const int64_t i : utterances) {
     check(i >= 0 && i < set.count(), "speech_batch: there is no utterance ", i, " of ", set.count());
     const int64_t own = std::ssize(set.labels[static_cast<size_t>(i)]);
-    longest = std::max(longest, set.frames(i));
+    length = std::max(length, set.frames(i));
     most = std::max(most, own);
     frames += set.frames(i);
     labels += own;
   }
-  longest = (longest + multiple - 1) / multiple * multiple;
-  std::vector<float> features(static_cast<size_t>(count * longest * set.bins));
+  length = std::min((length + multiple - 1) / multiple * multiple, longest);
+  std::vector<float> features(static_cast<size_t>(count * length * set.bins));
   std::vector<int32_t> lengths, targets(static_cast<size_t>(count * most)), target_lengths;
   for (int64_t b = 0; b < count; ++b) {
     const int64_t i = utterances[static_cast<size_t>(b)];
     const std::span<const float> own = set.utterance(i);
-    std::copy(own.begin(), own.end(), features.begin() + b * longest * set.bins);
+    std::copy(own.begin(), own.end(), features.begin() + b * length * set.bins);
     lengths.push_back(static_cast<int32_t>(set.frames(i)));
     const std::vector<int32_t>& spelled = set.labels[static_cast<size_t>(i)];
     std::copy(spelled.begin(), spelled.end(), targets.begin() + b * most);
     target_lengths.push_back(static_cast<int32_t>(spelled.size()));
   }
-  return {Tensor(Shape{count, longest, set.bins}, features),
+  return {Tensor(Shape{count, length, set.bins}, features),
           Indices(Shape{count}, lengths),
           Indices(Shape{count, most}, targets),
           Indices(Shape{count}, target_lengths),

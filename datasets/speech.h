@@ -78,7 +78,8 @@ struct SpeechBatch {
   Indices target_lengths;  // [B]
   int64_t frames, labels;  // of all, without padding
 };
-// T is the largest number of frames, rounded up to a multiple of 32; U that of labels, at least 1.
-SpeechBatch speech_batch(const SpeechSet& set, std::span<const int64_t> utterances);
+// T is the largest number of frames, rounded up to a multiple of 32, but at most `longest`, which no utterance exceeds;
+// U that of labels, at least 1.
+SpeechBatch speech_batch(const SpeechSet& set, std::span<const int64_t> utterances, int64_t longest);
 
 }  // namespace runnel

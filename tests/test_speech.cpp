@@ -57,7 +57,7 @@ TEST_CASE("speech_batch: padding of frames and labels") {
   set.append("a", "", {1, 2, 3}, std::vector<float>(2 * 40, 1.0f));
   set.append("b", "", {}, std::vector<float>(2 * 3, 2.0f));
   const std::vector<int64_t> both{1, 0};
-  const SpeechBatch batch = speech_batch(set, both);
+  const SpeechBatch batch = speech_batch(set, both, 1000);
   CHECK(batch.features.shape() == Shape{2, 64, 2});
   CHECK(batch.lengths.to_vector() == std::vector<int32_t>{3, 40});
   CHECK(batch.targets.to_vector() == std::vector<int32_t>{0, 0, 0, 1, 2, 3});
@@ -69,8 +69,9 @@ TEST_CASE("speech_batch: padding of frames and labels") {
   CHECK(features[6] == 0);
   CHECK(features[128 + 79] == 1);
   CHECK(features[128 + 80] == 0);
+  CHECK(speech_batch(set, both, 50).features.shape() == Shape{2, 50, 2});
   const std::vector<int64_t> other{2};
-  check_fails([&] { speech_batch(set, other); }, "there is no utterance 2 of 2");
+  check_fails([&] { speech_batch(set, other, 1000); }, "there is no utterance 2 of 2");
 }
 
 TEST_CASE("read_audio: samples in units of 16-bit integers, channels averaged") {

@@ -31,7 +31,7 @@ const std::map<std::string, Rule> rules = {
     {"ops", {{"engine", "ops"}, {"dnnl.hpp", "immintrin.h", "arm_neon.h"}}},
     {"cuda", {{"cuda"}, {"cuda_runtime.h", "cublasLt.h"}}},
     {"models", {{"engine", "ops", "models"}, {"nlohmann/json.hpp", "nlohmann/json_fwd.hpp", "zlib.h"}}},
-    {"datasets", {{"engine", "datasets"}, {"stb/stb_image.h", "zlib.h"}}},
+    {"datasets", {{"engine", "datasets"}, {"stb/stb_image.h", "zlib.h", "fftw3.h", "sndfile.h", "nlohmann/json.hpp"}}},
     {"apps",
      {{"engine", "ops", "cuda", "models", "datasets", "apps"},
       {"CLI/CLI.hpp", "benchmark/benchmark.h", "fmt/format.h", "nlohmann/json.hpp", "stb/stb_image_write.h"}}},

@@ -114,7 +114,11 @@ TEST_CASE("transcriber: a checkpoint makes the same model again") {
     const Tensor x = random_tensor(Shape{2, 9, 5}, 7);
     check_close(again(x, {}), doubles(model(x, {})), exact);
   }
-  check_fails([] { Transcriber(small("transformer"), Key{1})(Tensor(Shape{1, 3, 4}), {}); }, "is not [B,T,5]");
+  check_fails(
+      [] {
+        Transcriber(small("transformer"), Key{1})(Tensor(Shape{1, 3, 4}), {});
+      },
+      "features [1,3,4] are not [B,T,5]");
   check_fails(
       [] {
         Transcriber(small("transformer"), Key{1})(Tensor(Shape{1, 41, 5}), {});

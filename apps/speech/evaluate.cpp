@@ -35,7 +35,7 @@ std::vector<Transcription> transcribe(const Transcriber& model, const SpeechSet&
     std::vector<int64_t> together;
     for (int64_t i = first; i < std::min(first + batch, count); ++i)
       together.push_back(utterances[order[static_cast<size_t>(i)]]);
-    const SpeechBatch in = speech_batch(set, together);
+    const SpeechBatch in = speech_batch(set, together, model.config.max_length);
     const Tensor logits = model(in.features.to(device), in.lengths.to(device));
     const std::vector<float> numbers = logits.to_vector();
     const int64_t row = logits.size() / std::ssize(together);

@@ -178,7 +178,7 @@ class SpeechTraining : public Task {
   Slice slice(int64_t first, int64_t count) const override {
     std::vector<int64_t> utterances;
     for (int64_t n = first; n < first + count; ++n) utterances.push_back(order_(n));
-    SpeechBatch batch = speech_batch(data_.sets.train, utterances);
+    SpeechBatch batch = speech_batch(data_.sets.train, utterances, settings_.length);
     if (settings_.augment)
       for (int64_t b = 0; b < count; ++b) {
         const int64_t row = batch.features.size() / count, bins = model_.config.bins;

@@ -89,7 +89,7 @@ int transcribe_files(const TranscribeOptions& o, const LoadedTranscriber& loaded
     else
       normalise(features, bins);
     set.append(file, "", {}, features);
-    check(loaded.model.lstm || set.frames(0) <= loaded.model.config.max_length, file, ": ", set.frames(0),
+    check(set.frames(0) <= loaded.model.config.max_length, file, ": ", set.frames(0),
           " frames of 10 ms; the model's --length is ", loaded.model.config.max_length);
     const Transcription found = transcribe(loaded.model, set, {0}, 1, Progress("transcribed"))[0];
     const std::vector<Spike> spikes = best_alignment(found.logits, symbols);

@@ -47,6 +47,7 @@ struct TrainState {
   double loss_sum = 0;  // since the last row of metrics.csv
   int64_t loss_count = 0;
   double best = NAN;               // the first metric at its best
+  int64_t best_step = 0;           // where it was so
   int64_t stale = 0;               // validations since then, or since the last halving
   int64_t halvings = 0;            // of the learning rate, if it follows the validations
   bool is_evaluation_due = false;  // the run was interrupted while it evaluated this step
@@ -54,7 +55,7 @@ struct TrainState {
 
 void to_json(json& j, const TrainState& s) {
   j = {{"step", s.step}, {"loss_sum", s.loss_sum}, {"loss_count", s.loss_count}};
-  if (std::isfinite(s.best)) j["best"] = s.best;
+  if (std::isfinite(s.best)) j["best"] = s.best, j["best_step"] = s.best_step;
   if (s.stale) j["stale"] = s.stale;
   if (s.halvings) j["halvings"] = s.halvings;
   if (s.is_evaluation_due) j["evaluation_due"] = true;
@@ -64,12 +65,13 @@ TrainState train_state(const Checkpoint& c) {
   const json state = c.state;
   const json sum = state.value("loss_sum", json()), count = state.value("loss_count", json());
   const json best = state.value("best", json(NAN)), due = state.value("evaluation_due", json(false));
+  const json best_step = state.value("best_step", json(0u));
   const json stale = state.value("stale", json(0u)), halvings = state.value("halvings", json(0u));
   const bool is_whole = sum.is_number() && count.is_number_unsigned() && count <= state.at("step") &&
                         best.is_number_float() && due.is_boolean() && !(due == true && count == 0) &&
-                        stale.is_number_unsigned() && halvings.is_number_unsigned();
+                        best_step.is_number_unsigned() && stale.is_number_unsigned() && halvings.is_number_unsigned();
   check(is_whole, c.path.string(), " is damaged: it does not say where the run stands");
-  return {c.step(), sum, count, best, stale, halvings, due};
+  return {c.step(), sum, count, best, best_step, stale, halvings, due};
 }
 
 class Trainer {
@@ -232,10 +234,13 @@ void Trainer::open_folder() {
 }
 
 void Trainer::save_if_best(double value) {
-  const double before = at_.best;
+  const auto [before, before_step] = std::pair(at_.best, at_.best_step);
   if (!std::isnan(before) && !(metrics_[0].higher_is_better ? value > before : value < before)) return;
   at_.best = value;
-  if (!attempt("best", [&] { save_checkpoint(checkpoint(*folder_ / "best.safetensors", false)); })) at_.best = before;
+  at_.best_step = at_.step;
+  if (attempt("best", [&] { save_checkpoint(checkpoint(*folder_ / "best.safetensors", false)); })) return;
+  at_.best = before;
+  at_.best_step = before_step;
 }
 
 // The metrics' values. Throws Interrupted on Ctrl-C.
@@ -259,7 +264,7 @@ std::vector<double> Trainer::evaluate() {
       if (fit > 0) say("\r\x1b[K" + half_blocks(sheet({pictures.begin(), pictures.begin() + fit}, fit, 1)));
     }
   });
-  at_.stale = values[0] == at_.best ? 0 : at_.stale + 1;
+  at_.stale = at_.best_step == at_.step ? 0 : at_.stale + 1;
   if (at_.stale == settings_.patience) {
     at_.stale = 0;
     ++at_.halvings;
@@ -335,6 +340,7 @@ int Trainer::run() {
       rate = static_cast<double>(row_tokens) / row_seconds;
     }
     const double loss = at_.loss_sum / static_cast<double>(at_.loss_count);
+    const double lr = learning_rate(at_.step - 1, start - begun);  // before an evaluation may halve it
 
     last = at_.step >= settings_.steps || now() - begun >= limit;
     const bool evaluates = last || at_.is_evaluation_due || at_.step % settings_.evaluate_every == 0;
@@ -349,7 +355,7 @@ int Trainer::run() {
     at_.is_evaluation_due = false;
     if (evaluates || now() - shown > (terminal ? 0.2 : 10)) show(loss, values);
     if (evaluates || at_.step % settings_.log_every == 0) {
-      metrics.add(at_.step, loss, values, learning_rate(at_.step - 1, start - begun), rate, now() - begun);
+      metrics.add(at_.step, loss, values, lr, rate, now() - begun);
       attempt("metrics", [&] { metrics.write(); });
       at_.loss_sum = 0;
       at_.loss_count = 0;
