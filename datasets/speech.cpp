@@ -207,31 +207,32 @@ void normalise(std::span<float> features, const FeatureStatistics& s) {
 
 void normalise(std::span<float> features, int64_t bins) { normalise(features, statistics_of(features, bins)); }
 
-SpeechBatch speech_batch(const SpeechSet& set, std::span<const int64_t> utterances, int64_t longest) {
-  constexpr int64_t multiple = 32;
+SpeechBatch speech_batch(const SpeechSet& set, std::span<const int64_t> utterances, int64_t longest, int64_t stack) {
+  constexpr int64_t multiple = 16;
+  const auto stacked = [&](int64_t n) { return (n + stack - 1) / stack; };
   const auto count = std::ssize(utterances);
   int64_t length = 1, most = 1, frames = 0, labels = 0;
   for (const int64_t i : utterances) {
     check(i >= 0 && i < set.count(), "speech_batch: there is no utterance ", i, " of ", set.count());
     const int64_t own = std::ssize(set.labels[static_cast<size_t>(i)]);
-    length = std::max(length, set.frames(i));
+    length = std::max(length, stacked(set.frames(i)));
     most = std::max(most, own);
     frames += set.frames(i);
     labels += own;
   }
   length = std::min((length + multiple - 1) / multiple * multiple, longest);
-  std::vector<float> features(static_cast<size_t>(count * length * set.bins));
+  std::vector<float> features(static_cast<size_t>(count * length * stack * set.bins));
   std::vector<int32_t> lengths, targets(static_cast<size_t>(count * most)), target_lengths;
   for (int64_t b = 0; b < count; ++b) {
     const int64_t i = utterances[static_cast<size_t>(b)];
     const std::span<const float> own = set.utterance(i);
-    std::copy(own.begin(), own.end(), features.begin() + b * length * set.bins);
-    lengths.push_back(static_cast<int32_t>(set.frames(i)));
+    std::copy(own.begin(), own.end(), features.begin() + b * length * stack * set.bins);
+    lengths.push_back(static_cast<int32_t>(stacked(set.frames(i))));
     const std::vector<int32_t>& spelled = set.labels[static_cast<size_t>(i)];
     std::copy(spelled.begin(), spelled.end(), targets.begin() + b * most);
     target_lengths.push_back(static_cast<int32_t>(spelled.size()));
   }
-  return {Tensor(Shape{count, length, set.bins}, features),
+  return {Tensor(Shape{count, length, stack * set.bins}, features),
           Indices(Shape{count}, lengths),
           Indices(Shape{count, most}, targets),
           Indices(Shape{count}, target_lengths),

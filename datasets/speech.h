@@ -72,14 +72,14 @@ void normalise(std::span<float> features, const FeatureStatistics& statistics);
 void normalise(std::span<float> features, int64_t bins);
 
 struct SpeechBatch {
-  Tensor features;         // [B,T,bins], 0 behind the last frame
-  Indices lengths;         // [B]: frames
+  Tensor features;         // [B,T,stack*bins], 0 behind the last frame
+  Indices lengths;         // [B]: stacked frames, of which the last may be in part padding
   Indices targets;         // [B,U], 0 behind the last label
   Indices target_lengths;  // [B]
   int64_t frames, labels;  // of all, without padding
 };
-// T is the largest number of frames, rounded up to a multiple of 32, but at most `longest`, which no utterance exceeds;
-// U that of labels, at least 1.
-SpeechBatch speech_batch(const SpeechSet& set, std::span<const int64_t> utterances, int64_t longest);
+// `stack` frames become one. T is the largest number of these, rounded up to a multiple of 16, but at most `longest`,
+// which no utterance exceeds; U that of labels, at least 1.
+SpeechBatch speech_batch(const SpeechSet& set, std::span<const int64_t> utterances, int64_t longest, int64_t stack = 1);
 
 }  // namespace runnel

@@ -29,6 +29,12 @@ std::vector<double> log_probabilities(std::span<const float> z) {
 
 }  // namespace
 
+int64_t fewest_frames(std::span<const int32_t> labels) {
+  int64_t frames = std::ssize(labels);
+  for (size_t i = 1; i < labels.size(); ++i) frames += labels[i] == labels[i - 1];
+  return frames;
+}
+
 std::vector<Spike> best_alignment(std::span<const float> logits, int64_t symbols, int32_t blank) {
   std::vector<Spike> labels;
   int32_t before = blank;

@@ -12,6 +12,9 @@ struct Spike {  // a label of the best alignment
   double probability;  // there
 };
 
+// Frames that an alignment of these labels has at least: one for each, and a blank between equal ones.
+int64_t fewest_frames(std::span<const int32_t> labels);
+
 // The best alignment, decoded greedily: the most probable symbol of each frame, repeated ones merged, blanks dropped.
 // logits [frames,symbols].
 std::vector<Spike> best_alignment(std::span<const float> logits, int64_t symbols, int32_t blank = 0);

@@ -113,17 +113,17 @@ int train_systems(const SpeechBenchOptions& o, const std::vector<std::string>& s
 
 // A causal model of each kind reads random frames; what a second of audio costs after so many seconds.
 int time_streams(const SpeechBenchOptions& o, const std::vector<std::string>& systems) {
-  constexpr int64_t frames_per_second = 100;
   Table table(o, "speech-stream", {"attention", "after_s", "ms_per_s", "state_bytes"}, std::ssize(systems) * 4);
   for (const std::string& system : systems) {
     check<UsageError>(system != "bilstm", "--stream: the Bi-LSTM reads recordings as a whole");
     SpeechSettings s = settings_of(o, system, o.seed);
     s.model.causal = true;
     s.normalise = "corpus";
-    s.length = o.stream * frames_per_second;
+    const int64_t frames_per_second = 100 / s.stack;
+    s.length = o.stream * frames_per_second * s.stack;
     const Transcriber model(s.model_for(20), key_for(o.seed, Purpose::initialisation), o.where());
     TranscriberStream stream(model);
-    const std::vector<float> frame = uniform(Shape{s.model.bins}, Key{1}, Device::cpu).to_vector();
+    const std::vector<float> frame = uniform(Shape{model.config.bins}, Key{1}, Device::cpu).to_vector();
     for (int64_t part = 1; part <= 4; ++part) {
       const int64_t end = o.stream * part * part / 16;  // seconds
       while (stream.frames() < (end - 1) * frames_per_second) stream.step(frame);

@@ -35,14 +35,15 @@ std::vector<Transcription> transcribe(const Transcriber& model, const SpeechSet&
     std::vector<int64_t> together;
     for (int64_t i = first; i < std::min(first + batch, count); ++i)
       together.push_back(utterances[order[static_cast<size_t>(i)]]);
-    const SpeechBatch in = speech_batch(set, together, model.config.max_length);
+    const SpeechBatch in = speech_batch(set, together, model.config.max_length, model.config.bins / set.bins);
+    const std::vector<int32_t> lengths = in.lengths.to_vector();
     const Tensor logits = model(in.features.to(device), in.lengths.to(device));
     const std::vector<float> numbers = logits.to_vector();
     const int64_t row = logits.size() / std::ssize(together);
     for (int64_t i = 0; i < std::ssize(together); ++i) {
       const auto begin = numbers.begin() + i * row;
       all[order[static_cast<size_t>(first + i)]].logits.assign(
-          begin, begin + set.frames(together[static_cast<size_t>(i)]) * model.config.symbols);
+          begin, begin + lengths[static_cast<size_t>(i)] * model.config.symbols);
     }
   }
   return all;
@@ -73,7 +74,7 @@ SpeechScore score(const std::vector<Transcription>& all, const SpeechSet& set, c
     const std::vector<int32_t>& truth = set.labels[n];
     result.labels += edit_distance(truth, found);
     result.words += edit_distance(numbered(set.texts[n], numbers), numbered(spelling.text(found), numbers));
-    const Tensor logits(Shape{1, set.frames(one.utterance), symbols}, one.logits);
+    const Tensor logits(Shape{1, std::ssize(one.logits) / symbols, symbols}, one.logits);
     const Tensor loss = ctc_loss(logits, {}, Indices(Shape{1, std::ssize(truth)}, truth), {}, {.zero_infinity = true});
     result.loss += static_cast<double>(loss.to_vector()[0]);
   }
@@ -167,8 +168,9 @@ LoadedTranscriber::LoadedTranscriber(const std::string& path, const RuntimeOptio
   const Settings kept = extended(settings.data_settings(), {{"seed", &settings.seed, {}, ""}});
   const std::string problem = checkpoint.config.is_object() ? read_json(kept, checkpoint.config) : "none";
   check(problem.empty(), file, " is damaged: it does not say what it was trained with: ", problem);
-  check(std::ssize(spelling.symbols()) == model.config.symbols && model.config.max_length == settings.length &&
-            std::ssize(statistics.mean) == model.config.bins && std::ssize(statistics.deviation) == model.config.bins,
+  check(std::ssize(spelling.symbols()) == model.config.symbols && model.config.max_length == settings.positions() &&
+            model.config.bins == settings.stack * feature_bins && std::ssize(statistics.mean) == feature_bins &&
+            std::ssize(statistics.deviation) == feature_bins,
         file, " is damaged: its model is not one of this task");
   const uint64_t seed = settings.seed;
   static_cast<RuntimeOptions&>(settings) = options;

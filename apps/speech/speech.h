@@ -12,8 +12,12 @@
 
 namespace runnel {
 
+constexpr int64_t feature_bins = 40;  // as in the paper
+constexpr double frame_seconds = 0.01;
+
 struct SpeechSettings : ModelSettings<TranscriberConfig> {
   int64_t length = 3000;  // frames
+  int64_t stack = 1;
   std::string normalise = "utterance";
   std::string labels = "phones";  // of digits
   std::string speaker;
@@ -24,8 +28,9 @@ struct SpeechSettings : ModelSettings<TranscriberConfig> {
   std::string data;
 
   Settings list() override;
-  Settings data_settings();      // those of them that say what a model reads
-  void adapt_preset() override;  // paper: the Bi-LSTM is trained otherwise
+  Settings data_settings();                                           // those of them that say what a model reads
+  void adapt_preset() override;                                       // paper: the Bi-LSTM is trained otherwise
+  int64_t positions() const { return (length + stack - 1) / stack; }  // of the model: stacked frames
   TranscriberConfig model_for(int64_t symbols) const;
 };
 
@@ -57,7 +62,7 @@ struct LoadedTranscriber {
 // What the model says of utterances of a set.
 struct Transcription {
   int64_t utterance;
-  std::vector<float> logits;  // [frames,symbols]
+  std::vector<float> logits;  // [stacked frames,symbols]
 };
 // Of these utterances, in their order; `batch` at a time, those of similar length together.
 std::vector<Transcription> transcribe(const Transcriber& model, const SpeechSet& set,

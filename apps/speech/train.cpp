@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "apps/cli/terminal.h"
@@ -12,12 +13,14 @@
 #include "datasets/files.h"
 #include "datasets/speech_folder.h"
 #include "engine/check.h"
+#include "models/ctc.h"
 
 namespace runnel {
 
 Settings SpeechSettings::data_settings() {
   return {
       {"length", &length, in_range(1, 1 << 20), "frames, of 10 ms, of the longest recording; longer ones are left out"},
+      {"stack", &stack, in_range(1, 16), "frames of 10 ms that the model reads as one"},
       {"normalise", &normalise, one_of({"utterance", "corpus"}),
        "mean and deviation that features are normalised with: each recording's own, or those of the training set"},
       {"labels", &labels, one_of({"phones", "words"}), "what digits are spelled with; other data say it themselves"},
@@ -61,22 +64,24 @@ TranscriberConfig SpeechSettings::model_for(int64_t symbols) const {
                     "--causal needs --normalise corpus: a recording's own mean is known at its end only");
   TranscriberConfig config = model;
   config.symbols = symbols;
-  config.max_length = length;
+  config.bins = stack * feature_bins;
+  config.max_length = positions();
   return with_encoder(std::move(config), width);
 }
 
 namespace {
 
-// Without those utterances that a model cannot be trained on.
-int64_t remove_impossible(SpeechSet& set, int64_t longest) {
+// Leaves out utterances for which `keep` is false, and says how many there are, and why.
+void filter(SpeechSet& set, const std::string& why, const std::function<bool(int64_t)>& keep) {
   SpeechSet kept{.name = set.name, .bins = set.bins};
   for (int64_t i = 0; i < set.count(); ++i) {
     const auto n = static_cast<size_t>(i);
-    if (set.frames(i) <= longest) kept.append(set.ids[n], set.texts[n], set.labels[n], set.utterance(i));
+    if (keep(i)) kept.append(set.ids[n], set.texts[n], set.labels[n], set.utterance(i));
   }
   const int64_t removed = set.count() - kept.count();
-  if (removed) set = std::move(kept);
-  return removed;
+  if (removed == 0) return;
+  warn(fmt::format("runnel: {}: {} recordings are left out: {}\n", set.name, removed, why));
+  set = std::move(kept);
 }
 
 }  // namespace
@@ -106,10 +111,12 @@ SpeechTaskData load_speech_data(SpeechSettings& s) {
   }
   result.statistics = statistics(result.sets.train);
   for (SpeechSet* const set : {&result.sets.train, &result.sets.validation, &result.sets.test}) {
-    if (const int64_t removed = remove_impossible(*set, s.length))
-      warn(fmt::format("runnel: {}: {} recordings of more than --length {} frames are left out\n", set->name, removed,
-                       s.length));
-    check(set->count() > 0, set->name, ": no recording is left; give a larger --length");
+    filter(*set, fmt::format("they have more than --length {} frames", s.length),
+           [&](int64_t i) { return set->frames(i) <= s.length; });
+    filter(*set, "they have more labels than frames", [&](int64_t i) {
+      return fewest_frames(set->labels[static_cast<size_t>(i)]) <= (set->frames(i) + s.stack - 1) / s.stack;
+    });
+    check(set->count() > 0, set->name, ": no recording is left; give a larger --length or a smaller --stack");
     if (s.normalise == "corpus")
       normalise(set->features, result.statistics);
     else
@@ -178,10 +185,10 @@ class SpeechTraining : public Task {
   Slice slice(int64_t first, int64_t count) const override {
     std::vector<int64_t> utterances;
     for (int64_t n = first; n < first + count; ++n) utterances.push_back(order_(n));
-    SpeechBatch batch = speech_batch(data_.sets.train, utterances, settings_.length);
+    SpeechBatch batch = speech_batch(data_.sets.train, utterances, model_.config.max_length, settings_.stack);
     if (settings_.augment)
       for (int64_t b = 0; b < count; ++b) {
-        const int64_t row = batch.features.size() / count, bins = model_.config.bins;
+        const int64_t row = batch.features.size() / count, bins = data_.sets.train.bins;
         mask({batch.features.data() + b * row,
               static_cast<size_t>(data_.sets.train.frames(utterances[static_cast<size_t>(b)]) * bins)},
              bins, key_for(settings_.seed, Purpose::training).fold(1).fold(static_cast<uint64_t>(first + b)));

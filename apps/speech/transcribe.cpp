@@ -15,8 +15,6 @@
 namespace runnel {
 namespace {
 
-constexpr double frame_seconds = 0.01;
-
 struct TranscribeOptions : RuntimeOptions {
   std::string model, pictures;
   std::vector<std::string> files;
@@ -44,7 +42,8 @@ struct TranscribeOptions : RuntimeOptions {
 
 // Of the features, low frequencies at the bottom, and of the symbols but the blank, the first at the top; each number
 // is drawn as 2 x 2.
-Picture picture_of(std::span<const float> features, int64_t bins, const std::vector<float>& logits, int64_t symbols) {
+Picture picture_of(std::span<const float> features, const std::vector<float>& logits, int64_t symbols, int64_t stack) {
+  constexpr int64_t bins = feature_bins;
   constexpr int64_t zoom = 2, gap = 2;
   const int64_t frames = std::ssize(features) / bins;
   std::vector<double> above, below;
@@ -54,7 +53,7 @@ Picture picture_of(std::span<const float> features, int64_t bins, const std::vec
           std::clamp(static_cast<double>(features[static_cast<size_t>(t * bins + bins - 1 - y)]) + 2, 0.0, 4.0));
   for (int64_t k = 1; k < symbols; ++k)
     for (int64_t t = 0; t < frames; ++t) {
-      const float* const z = logits.data() + t * symbols;
+      const float* const z = logits.data() + t / stack * symbols;
       double sum = 0;
       for (int64_t i = 0; i < symbols; ++i) sum += std::exp(static_cast<double>(z[i] - z[k]));
       below.push_back(1 / sum);
@@ -74,23 +73,23 @@ double confidence(const std::vector<Spike>& spikes) {
 }
 
 int transcribe_files(const TranscribeOptions& o, const LoadedTranscriber& loaded) {
-  const Fbank fbank({.rate = loaded.rate, .bins = loaded.model.config.bins});
-  const int64_t bins = loaded.model.config.bins, symbols = loaded.model.config.symbols;
+  const Fbank fbank({.rate = loaded.rate, .bins = feature_bins});
+  const int64_t stack = loaded.settings.stack, symbols = loaded.model.config.symbols;
   nlohmann::json all = nlohmann::json::array();
   for (const std::string& file : o.files) {
     const Audio audio = read_audio(file);
     check(audio.rate == loaded.rate, file, ": ", audio.rate, " samples per second; the model was trained on ",
           loaded.rate);
-    SpeechSet set{.name = file, .bins = bins};
+    SpeechSet set{.name = file, .bins = feature_bins};
     std::vector<float> features = fbank(audio.samples);
     check(!features.empty(), file, ": shorter than a frame of 25 ms");
     if (loaded.settings.normalise == "corpus")
       normalise(features, loaded.statistics);
     else
-      normalise(features, bins);
+      normalise(features, feature_bins);
     set.append(file, "", {}, features);
-    check(set.frames(0) <= loaded.model.config.max_length, file, ": ", set.frames(0),
-          " frames of 10 ms; the model's --length is ", loaded.model.config.max_length);
+    check(set.frames(0) <= loaded.settings.length, file, ": ", set.frames(0),
+          " frames of 10 ms; the model's --length is ", loaded.settings.length);
     const Transcription found = transcribe(loaded.model, set, {0}, 1, Progress("transcribed"))[0];
     const std::vector<Spike> spikes = best_alignment(found.logits, symbols);
     const std::string text =
@@ -99,14 +98,14 @@ int transcribe_files(const TranscribeOptions& o, const LoadedTranscriber& loaded
     nlohmann::json labels = nlohmann::json::array();
     for (const Spike& spike : spikes) {
       const std::string& symbol = loaded.spelling.symbols()[static_cast<size_t>(spike.label)];
-      const double seconds = frame_seconds * static_cast<double>(spike.frame);
+      const double seconds = frame_seconds * static_cast<double>(spike.frame * stack);
       line += fmt::format("  {:.2f} {}", seconds, symbol);
       labels.push_back({{"label", symbol}, {"seconds", seconds}, {"probability", spike.probability}});
     }
     if (!o.pictures.empty()) {
       std::filesystem::create_directories(o.pictures);
       write_png(std::filesystem::path(o.pictures) / (std::filesystem::path(file).stem().string() + ".png"),
-                picture_of(features, bins, found.logits, symbols));
+                picture_of(features, found.logits, symbols, stack));
     }
     if (!o.json) fmt::print("{}: {}  (confidence {:.3f})\n{}\n", file, text, confidence(spikes), line);
     all.push_back({{"file", file}, {"text", text}, {"confidence", confidence(spikes)}, {"labels", labels}});
@@ -117,8 +116,9 @@ int transcribe_files(const TranscribeOptions& o, const LoadedTranscriber& loaded
 
 // Prints each label when it begins, with its time; where the model has no further positions, it begins anew.
 int transcribe_stream(const LoadedTranscriber& loaded) {
-  const Fbank fbank({.rate = loaded.rate, .bins = loaded.model.config.bins});
-  const auto bins = static_cast<size_t>(loaded.model.config.bins);
+  const Fbank fbank({.rate = loaded.rate, .bins = feature_bins});
+  const int64_t stack = loaded.settings.stack;
+  const auto bins = static_cast<size_t>(stack * feature_bins);  // of what the model reads at once
   std::optional<TranscriberStream> stream(std::in_place, loaded.model);
   std::vector<float> samples;
   std::vector<int32_t> labels;
@@ -139,7 +139,7 @@ int transcribe_stream(const LoadedTranscriber& loaded) {
     std::vector<float> features = fbank(samples);
     normalise(features, loaded.statistics);
     const size_t rows = features.size() / bins;
-    samples.erase(samples.begin(), samples.begin() + static_cast<int64_t>(rows) * fbank.shift());
+    samples.erase(samples.begin(), samples.begin() + static_cast<int64_t>(rows) * stack * fbank.shift());
     for (size_t row = 0; row < rows; ++row, ++frames) {
       if (stream->frames() == loaded.model.config.max_length) {
         finish();
@@ -149,7 +149,7 @@ int transcribe_stream(const LoadedTranscriber& loaded) {
       const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
       if (best != 0 && best != before) {
         labels.push_back(best);
-        fmt::print("{:.2f} {}\n", frame_seconds * static_cast<double>(frames),
+        fmt::print("{:.2f} {}\n", frame_seconds * static_cast<double>(frames * stack),
                    loaded.spelling.symbols()[static_cast<size_t>(best)]);
         std::fflush(stdout);
       }
