@@ -30,7 +30,6 @@ constexpr float min_log_scale = -7;
 constexpr float log_unit_width = -4.84811636f;  // log(2 / 255), for a scale of 1
 constexpr int64_t parallel_from_components = 512;
 
-RUNNEL_INLINE inline Lanes sigmoid(Lanes x) { return 1 / (1 + exp(-x)); }
 RUNNEL_INLINE inline Lanes log_sigmoid(Lanes x) { return min(x, Lanes{}) - log1p(exp(-abs(x))); }
 
 // The interval of a byte as components see it, one to a lane.

@@ -25,7 +25,6 @@ namespace {
 
 constexpr int64_t sequences_at_once = 16;
 
-RUNNEL_INLINE inline Lanes sigmoid(Lanes x) { return 1 / (1 + exp(-x)); }
 RUNNEL_INLINE inline Lanes tanh(Lanes x) {
   const Lanes e = expm1(max(min(2 * x, splat(20)), splat(-20)));  // beyond, tanh is 1 or -1
   return e / (e + 2);

@@ -560,10 +560,12 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"check --unknown", "--unknown"},
       {"check twice", "twice"},
       {"",
-       "after \"runnel\" comes one of: copy mnist cifar10 images listops pathfinder image text retrieval check bench "
+       "after \"runnel\" comes one of: copy mnist cifar10 images listops pathfinder image text retrieval speech check "
+       "bench "
        "runs compare completion; --help"},
       {"sing",
-       "after \"runnel\" comes one of: copy mnist cifar10 images listops pathfinder image text retrieval check bench "
+       "after \"runnel\" comes one of: copy mnist cifar10 images listops pathfinder image text retrieval speech check "
+       "bench "
        "runs compare completion; not \"sing\""},
       {"--unknown", "not \"--unknown\""},
       {"copy", "after \"runnel copy\" comes one of: train evaluate; --help"},
@@ -572,8 +574,8 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"mnist sing", "; not \"sing\""},
       {"mnist --count 3", "; not \"--count\""},
       {"bench",
-       "after \"runnel bench\" comes one of: attention training reading generation convergence lra lra-speed kernels "
-       "ladder; --help"},
+       "after \"runnel bench\" comes one of: attention training reading generation convergence lra lra-speed speech "
+       "speech-layers kernels ladder; --help"},
       {"bench sing", "; not \"sing\""},
       {"copy train mnist train", "mnist"},
       {"copy evaluate train", "train"},

@@ -47,9 +47,9 @@ struct TrainState {
   double loss_sum = 0;  // since the last row of metrics.csv
   int64_t loss_count = 0;
   double best = NAN;               // the first metric at its best
-  int64_t best_step = 0;           // where it was so
-  int64_t stale = 0;               // validations since then, or since the last halving
-  int64_t halvings = 0;            // of the learning rate, if it follows the validations
+  int64_t best_step = 0;           // where it last became better
+  int64_t stale = 0;               // --schedule plateau: validations since then, or since the last halving
+  int64_t halvings = 0;            // --schedule plateau: of the learning rate
   bool is_evaluation_due = false;  // the run was interrupted while it evaluated this step
 };
 
@@ -234,13 +234,11 @@ void Trainer::open_folder() {
 }
 
 void Trainer::save_if_best(double value) {
-  const auto [before, before_step] = std::pair(at_.best, at_.best_step);
+  const double before = at_.best;
   if (!std::isnan(before) && !(metrics_[0].higher_is_better ? value > before : value < before)) return;
   at_.best = value;
   at_.best_step = at_.step;
-  if (attempt("best", [&] { save_checkpoint(checkpoint(*folder_ / "best.safetensors", false)); })) return;
-  at_.best = before;
-  at_.best_step = before_step;
+  if (!attempt("best", [&] { save_checkpoint(checkpoint(*folder_ / "best.safetensors", false)); })) at_.best = before;
 }
 
 // The metrics' values. Throws Interrupted on Ctrl-C.
@@ -264,10 +262,9 @@ std::vector<double> Trainer::evaluate() {
       if (fit > 0) say("\r\x1b[K" + half_blocks(sheet({pictures.begin(), pictures.begin() + fit}, fit, 1)));
     }
   });
-  at_.stale = at_.best_step == at_.step ? 0 : at_.stale + 1;
-  if (at_.stale == settings_.patience) {
-    at_.stale = 0;
-    ++at_.halvings;
+  if (settings_.schedule == "plateau") {
+    at_.stale = at_.best_step == at_.step ? 0 : at_.stale + 1;
+    if (at_.stale == settings_.patience) at_.stale = 0, ++at_.halvings;
   }
   return values;
 }

@@ -142,6 +142,8 @@ RUNNEL_INLINE inline Lanes exp(Lanes x) {
   return x <= highest ? positive : x + std::numeric_limits<float>::infinity();  // NaN stays NaN
 }
 
+RUNNEL_INLINE inline Lanes sigmoid(Lanes x) { return 1 / (1 + exp(-x)); }
+
 // e^x - 1 for x in [-87, 88], also where it is close to 0.
 RUNNEL_INLINE inline Lanes expm1(Lanes x) {
   const auto [r, tail, power] = exp_parts(x);
