@@ -37,10 +37,12 @@ struct PredictOptions : RuntimeOptions {
 
 constexpr uint64_t most_file_bytes = uint64_t{1} << 30;
 
-// Inputs with the names that results are printed under.
-class Inputs {
+// InputSamples with the names that results are printed under.
+class InputSamples {
  public:
-  explicit Inputs(const ClassificationDataset& dataset) : dataset_(dataset) { set.per_sample = dataset.pairs ? 2 : 1; }
+  explicit InputSamples(const ClassificationDataset& dataset) : dataset_(dataset) {
+    set.per_sample = dataset.pairs ? 2 : 1;
+  }
 
   void add_file(const std::string& path) {
     if (dataset_.side) {
@@ -85,7 +87,7 @@ class Inputs {
 
 int predict_classes(PredictOptions& o) {
   const LoadedClassifier loaded(o.model, *o.dataset, o);
-  Inputs inputs(*o.dataset);
+  InputSamples inputs(*o.dataset);
   for (const std::string& file : o.files) inputs.add_file(file);
   if (o.files.empty()) inputs.add_lines("standard input", std::cin);
   check(!inputs.names.empty(), o.files.empty() ? "standard input" : "--input", ": there is nothing to classify");
