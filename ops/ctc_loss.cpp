@@ -57,9 +57,10 @@ struct Labels {
         blank(s.blank) {}
   int64_t states() const { return 2 * count + 1; }
   int32_t symbol(int64_t state) const { return state % 2 ? targets[state / 2] : blank; }
-  // row[s] = 0 if state s may be moved to by two, else -infinity.
-  void find_skips(float* row) const {
-    set_all(row, minus_infinity, states() + margin);
+  // row[s] = 0 if state s may be moved to by two, else -infinity, as are all numbers behind the last state: what is
+  // computed from these would reach the states, a few at each frame.
+  void find_skips(float* row, int64_t numbers) const {
+    set_all(row, minus_infinity, numbers);
     for (int64_t i = 1; i < count; ++i)
       if (targets[i] != targets[i - 1]) row[2 * i + 1] = 0;
   }
@@ -87,7 +88,7 @@ void cpu::ctc_loss_forward(float* loss, float* alpha, float* normaliser, const f
     const int64_t states = labels.states();
     float* const skips = scratch.own() + margin;
     float *const emissions = skips + row, *before = skips + 2 * row, *now = skips + 3 * row;
-    labels.find_skips(skips);
+    labels.find_skips(skips, row - margin);
     set_all(before - margin, minus_infinity, row);
     set_all(now - margin, minus_infinity, row);
     for (int64_t t = 0; t < labels.frames; ++t) {
@@ -128,7 +129,7 @@ void cpu::ctc_loss_backward(float* dlogits, const float* dloss, const float* alp
     float* const skips = scratch.own() + margin;
     // onward[s] = b_{t+1}(s) + log y_{t+1}(l'_s) and beta[s] = b_t(s)
     float *const emissions = skips + row, *const onward = skips + 2 * row, *const beta = skips + 3 * row;
-    labels.find_skips(skips);
+    labels.find_skips(skips, row - margin);
     set_all(onward - margin, minus_infinity, row);
     set_all(beta - margin, minus_infinity, row);
     for (int64_t t = labels.frames - 1; t >= 0; --t) {

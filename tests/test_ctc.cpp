@@ -24,6 +24,12 @@ std::vector<float> certain(const std::vector<int32_t>& symbols, int64_t count) {
 
 }  // namespace
 
+TEST_CASE("fewest_frames: one for each label, and a blank between equal ones") {
+  CHECK(fewest_frames({}) == 0);
+  CHECK(fewest_frames(std::vector<int32_t>{1, 2, 1}) == 3);
+  CHECK(fewest_frames(std::vector<int32_t>{2, 2, 2}) == 5);
+}
+
 TEST_CASE(
     "best_alignment: repeated symbols are merged, blanks dropped, the frame of the largest probability is named") {
   CHECK(labels_of(best_alignment(certain({0, 1, 1, 0, 1, 2, 2, 0}, 3), 3)) == std::vector<int32_t>{1, 1, 2});

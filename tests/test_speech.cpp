@@ -52,13 +52,13 @@ TEST_CASE("normalise: mean 0 and deviation 1 of each feature, and 0 where nothin
   CHECK(statistics(set).deviation == std::vector<float>{1, 2});
 }
 
-TEST_CASE("speech_batch: padding of frames and labels") {
+TEST_CASE("speech_batch: padding of frames and labels; several frames stacked to one") {
   SpeechSet set{.name = "", .bins = 2};
   set.append("a", "", {1, 2, 3}, std::vector<float>(2 * 40, 1.0f));
   set.append("b", "", {}, std::vector<float>(2 * 3, 2.0f));
   const std::vector<int64_t> both{1, 0};
   const SpeechBatch batch = speech_batch(set, both, 1000);
-  CHECK(batch.features.shape() == Shape{2, 64, 2});
+  CHECK(batch.features.shape() == Shape{2, 48, 2});
   CHECK(batch.lengths.to_vector() == std::vector<int32_t>{3, 40});
   CHECK(batch.targets.to_vector() == std::vector<int32_t>{0, 0, 0, 1, 2, 3});
   CHECK(batch.target_lengths.to_vector() == std::vector<int32_t>{0, 3});
@@ -67,9 +67,14 @@ TEST_CASE("speech_batch: padding of frames and labels") {
   const std::vector<float> features = batch.features.to_vector();
   CHECK(features[5] == 2);
   CHECK(features[6] == 0);
-  CHECK(features[128 + 79] == 1);
-  CHECK(features[128 + 80] == 0);
-  CHECK(speech_batch(set, both, 50).features.shape() == Shape{2, 50, 2});
+  CHECK(features[96 + 79] == 1);
+  CHECK(features[96 + 80] == 0);
+  CHECK(speech_batch(set, both, 45).features.shape() == Shape{2, 45, 2});
+  const SpeechBatch stacked = speech_batch(set, both, 1000, 3);
+  CHECK(stacked.features.shape() == Shape{2, 16, 6});
+  CHECK(stacked.features.to_vector() == features);
+  CHECK(stacked.lengths.to_vector() == std::vector<int32_t>{1, 14});
+  CHECK(stacked.frames == 43);
   const std::vector<int64_t> other{2};
   check_fails([&] { speech_batch(set, other, 1000); }, "there is no utterance 2 of 2");
 }
