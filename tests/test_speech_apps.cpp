@@ -41,9 +41,8 @@ TEST_CASE("speech: train, resume, evaluate and transcribe") {
   const Result text = succeed(box, "speech transcribe --model run --threads 1 --pictures pictures mine.wav");
   CHECK(contains(text.out, "mine.wav: "));
   CHECK(contains(text.out, "(confidence "));
-  const Picture picture = read_png(box.folder / "pictures" / "mine.png");
-  CHECK(picture.width == 2 * 48);
-  CHECK(picture.height == 2 * (40 + 2 + 10));
+  CHECK(split(read(box.folder / "pictures" / "mine.csv"), '\n').size() == 1 + 48);
+  CHECK(fs::exists(box.folder / "pictures" / "mine.png") != contains(text.err, "gnuplot is not installed"));
   const auto json =
       nlohmann::json::parse(succeed(box, "speech transcribe --model run --threads 1 --json mine.wav").out);
   CHECK(json["recordings"][0]["file"] == "mine.wav");
@@ -100,7 +99,8 @@ TEST_CASE("speech: a folder of recordings, of which some cannot be read") {
   CHECK(contains(trained.err, "3.wav: no recording that can be read"));
   CHECK(contains(trained.out, "11 recordings"));
   CHECK(contains(box.run(train + "--overwrite --strict").err, "3.wav: no recording that can be read"));
-  CHECK(contains(succeed(box, train + "--overwrite --length 40").err, "of more than --length 40 frames are left out"));
+  CHECK(contains(succeed(box, train + "--overwrite --length 40").err,
+                 "are left out: they have more than --length 40 frames"));
   CHECK(contains(box.run(train + "--overwrite --length 3").err, "no recording is left; give a larger --length"));
 }
 

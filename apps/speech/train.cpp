@@ -258,7 +258,8 @@ SpeechSettings small_preset() {
   SpeechSettings small = paper_preset();
   small.preset = "small";
   small.steps = 2500;
-  small.lr = 5e-4;
+  small.lr = 2e-3;
+  small.stack = 4;
   small.warmup = 200;
   small.schedule = "one-cycle";
   small.width = 128;
@@ -274,9 +275,9 @@ SpeechSettings tiny_preset() {
   SpeechSettings tiny = small_preset();
   tiny.preset = "tiny";
   tiny.labels = "words";
-  tiny.steps = 150;
+  tiny.steps = 1000;
   tiny.strings = 1000;
-  tiny.lr = 1e-3;
+  tiny.lr = 3e-3;
   tiny.warmup = 20;
   tiny.width = 64;
   tiny.model.encoder.layers = 2;
@@ -285,7 +286,7 @@ SpeechSettings tiny_preset() {
   tiny.model.lstm_layers = 1;
   tiny.model.encoder.dropout = 0;
   tiny.validation = 50;
-  tiny.evaluate_every = tiny.save_every = 50;
+  tiny.evaluate_every = tiny.save_every = 250;
   return tiny;
 }
 

@@ -11,6 +11,7 @@
 #include "datasets/audio.h"
 #include "datasets/fbank.h"
 #include "engine/check.h"
+#include "engine/file.h"
 
 namespace runnel {
 namespace {
@@ -34,35 +35,47 @@ struct TranscribeOptions : RuntimeOptions {
          {"pictures",
           &pictures,
           {},
-          "folder for a PNG file of each recording: its features, and below them the probabilities of the "
-          "symbols"},
+          "folder for a plot of each recording, its features and the probabilities of the symbols, and a CSV file of "
+          "the same"},
          json_flag()});
   }
 };
 
-// Of the features, low frequencies at the bottom, and of the symbols but the blank, the first at the top; each number
-// is drawn as 2 x 2.
-Picture picture_of(std::span<const float> features, const std::vector<float>& logits, int64_t symbols, int64_t stack) {
-  constexpr int64_t bins = feature_bins;
-  constexpr int64_t zoom = 2, gap = 2;
-  const int64_t frames = std::ssize(features) / bins;
-  std::vector<double> above, below;
-  for (int64_t y = 0; y < bins; ++y)  // from -2 to 2 deviations
-    for (int64_t t = 0; t < frames; ++t)
-      above.push_back(
-          std::clamp(static_cast<double>(features[static_cast<size_t>(t * bins + bins - 1 - y)]) + 2, 0.0, 4.0));
-  for (int64_t k = 1; k < symbols; ++k)
-    for (int64_t t = 0; t < frames; ++t) {
-      const float* const z = logits.data() + t / stack * symbols;
+// A CSV file with a line for each frame, of its features and the probabilities of the symbols, and its plot, in which
+// spikes bear their labels.
+void write_picture(const std::filesystem::path& stem, std::span<const float> features, const Transcription& found,
+                   const std::vector<Spike>& spikes, const std::vector<std::string>& symbols, int64_t stack) {
+  std::string csv = "seconds";
+  for (int64_t i = 0; i < feature_bins; ++i) csv += fmt::format(",feature_{}", i);
+  for (const std::string& symbol : symbols) csv += symbol == "\"" ? ",\"\"\"\"" : ",\"" + symbol + "\"";
+  const auto count = std::ssize(symbols);
+  for (int64_t t = 0; t < std::ssize(features) / feature_bins; ++t) {
+    csv += fmt::format("\n{:.2f}", frame_seconds * static_cast<double>(t));
+    for (const float x : features.subspan(static_cast<size_t>(t * feature_bins), feature_bins))
+      csv += fmt::format(",{:.3f}", x);
+    const float* const z = found.logits.data() + t / stack * count;
+    for (int64_t k = 0; k < count; ++k) {
       double sum = 0;
-      for (int64_t i = 0; i < symbols; ++i) sum += std::exp(static_cast<double>(z[i] - z[k]));
-      below.push_back(1 / sum);
+      for (int64_t i = 0; i < count; ++i) sum += std::exp(static_cast<double>(z[i] - z[k]));
+      csv += fmt::format(",{:.4f}", 1 / sum);
     }
-  const Picture top = heat(above, bins, frames, 4), bottom = heat(below, symbols - 1, frames, 1);
-  Picture whole{bins + gap + symbols - 1, frames, top.rgb};
-  whole.rgb.insert(whole.rgb.end(), static_cast<size_t>(gap * frames * 3), 255);
-  whole.rgb.insert(whole.rgb.end(), bottom.rgb.begin(), bottom.rgb.end());
-  return resized(whole, zoom * whole.height, zoom * whole.width);
+  }
+  const std::filesystem::path file = stem.string() + ".csv";
+  write_atomically(file, {csv + "\n"});
+
+  const double seconds = frame_seconds * static_cast<double>(std::ssize(features) / feature_bins);
+  std::string commands = fmt::format(
+      "set multiplot layout 2,1; unset key; unset colorbox; set lmargin 8; set rmargin 2; set xrange [0:{0}]; "
+      "set yrange [-0.5:{1}]; set cbrange [-2:2]; set ylabel 'mel filter'; plot {2} skip 1 matrix every 1:1:1:0:{3} "
+      "using ($2*{4}):($1-1):3 with image; set yrange [0:1.25]; set ylabel 'probability'; set xlabel 'seconds'; ",
+      seconds, feature_bins - 0.5, data_file(file), feature_bins, frame_seconds);
+  for (size_t i = 0; i < spikes.size(); ++i)  // at two heights, since they may be close
+    commands += fmt::format("set label {} at {},{} center; ", quoted(symbols[static_cast<size_t>(spikes[i].label)]),
+                            frame_seconds * (static_cast<double>(spikes[i].frame) + 0.5) * static_cast<double>(stack),
+                            i % 2 ? 1.17 : 1.06);
+  commands += fmt::format("plot for [k={}:{}] {} skip 1 using 1:k with lines lw 2", feature_bins + 3,
+                          feature_bins + 1 + count, data_file(file));
+  plot(stem.string() + ".png", commands, static_cast<int>(std::clamp(300 * seconds, 600.0, 4000.0)), 560);
 }
 
 // The geometric mean of the labels' probabilities; 1 if there are none.
@@ -104,8 +117,8 @@ int transcribe_files(const TranscribeOptions& o, const LoadedTranscriber& loaded
     }
     if (!o.pictures.empty()) {
       std::filesystem::create_directories(o.pictures);
-      write_png(std::filesystem::path(o.pictures) / (std::filesystem::path(file).stem().string() + ".png"),
-                picture_of(features, found.logits, symbols, stack));
+      write_picture(std::filesystem::path(o.pictures) / std::filesystem::path(file).stem(), features, found, spikes,
+                    loaded.spelling.symbols(), stack);
     }
     if (!o.json) fmt::print("{}: {}  (confidence {:.3f})\n{}\n", file, text, confidence(spikes), line);
     all.push_back({{"file", file}, {"text", text}, {"confidence", confidence(spikes)}, {"labels", labels}});
