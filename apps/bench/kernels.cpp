@@ -123,6 +123,27 @@ std::vector<Kernel> kernels(Device device) {
        components);
   CASE(2 * N, 0.0, concat_forward, x0.data(), a.data(), b.data(), rows / 2, rows / 2, d, d);
   CASE(2 * N, 0.0, concat_backward, x0.data(), x1.data(), g.data(), rows / 2, rows / 2, rows / 2, d, d);
+  constexpr int64_t labels = 16;
+  const CtcSizes aligned{batch, length, d, labels, d - 1, false};
+  const double states = R * static_cast<double>(aligned.states());
+  const Indices spelled = numbers_below(batch * labels, d - 1);
+  Tensor alpha(Shape{rows, aligned.states()}, device), normaliser(Shape{rows}, device);
+  DISPATCH(device, ctc_loss_forward(small1.data(), alpha.data(), normaliser.data(), a.data(), nullptr, spelled.data(),
+                                    nullptr, aligned));
+  CASE(N + states, 2 * N + 8 * states, ctc_loss_forward, small1.data(), alpha.data(), normaliser.data(), a.data(),
+       nullptr, spelled.data(), nullptr, aligned);
+  CASE(2 * N + states, 3 * N + 12 * states, ctc_loss_backward, x0.data(), bias.data(), alpha.data(), normaliser.data(),
+       a.data(), nullptr, spelled.data(), nullptr, aligned);
+  const LstmSizes recurrent{1, batch, length, d / 4};
+  const Tensor w_recurrent = floats({d, d / 4});
+  Tensor kept(Shape{rows, recurrent.kept()}, device), last_h(Shape{batch, d / 4}, device);
+  Tensor last_c(last_h.shape(), device);
+  CASE(2.5 * N, N * D / 2, lstm_forward, x0.data(), last_h.data(), last_c.data(), kept.data(),
+       (LstmInputs{{a.data(), nullptr}, {w_recurrent.data(), nullptr}}), nullptr, nullptr, nullptr, recurrent);
+  CASE(2.5 * N, N * D / 2, lstm_backward, (LstmGradients{{x1.data(), nullptr}}), nullptr, nullptr, g.data(), nullptr,
+       nullptr, kept.data(), (LstmInputs{{a.data(), nullptr}, {w_recurrent.data(), nullptr}}), nullptr, nullptr,
+       recurrent);
+  CASE(N / 2, 0.0, lstm_previous, x0.data(), a.data(), nullptr, nullptr, 0, recurrent);
   CASE(N, N, sum, small1.data(), a.data(), n);
   CASE(N, 0.0, fill, x0.data(), a.data(), n);
   CASE(2 * N, 0.0, gather_rows, x0.data(), a.data(), some_rows.data(), rows, d);
