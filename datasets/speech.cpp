@@ -35,11 +35,6 @@ std::vector<std::string> characters_of(std::string_view text) {
   return characters;
 }
 
-int32_t index_of(const std::vector<std::string>& all, const std::string& one) {  // -1: it is not there
-  const auto found = std::find(all.begin(), all.end(), one);
-  return found == all.end() ? -1 : static_cast<int32_t>(found - all.begin());
-}
-
 // Levenshtein's distances of `word` to the labels [from, to), for each `to` from `from` on.
 std::vector<int64_t> distances(std::span<const int32_t> word, std::span<const int32_t> labels) {
   std::vector<int64_t> row(labels.size() + 1);
@@ -60,10 +55,13 @@ std::vector<int64_t> distances(std::span<const int32_t> word, std::span<const in
 Spelling::Spelling(std::vector<std::string> symbols, std::vector<Word> words)
     : symbols_(std::move(symbols)), words_(std::move(words)) {
   check(symbols_.size() > 1, "spelling: there are no symbols");
-  for (const Word& word : words_)
-    for (const int32_t label : word.labels)
-      check(label > 0 && label < std::ssize(symbols_), "spelling: \"", word.text, "\" is made of symbol ", label,
+  for (size_t i = 0; i < symbols_.size(); ++i) label_of_.emplace(symbols_[i], static_cast<int32_t>(i));
+  for (size_t i = 0; i < words_.size(); ++i) {
+    place_of_.emplace(words_[i].text, i);
+    for (const int32_t label : words_[i].labels)
+      check(label > 0 && label < std::ssize(symbols_), "spelling: \"", words_[i].text, "\" is made of symbol ", label,
             ", which is not in [1, ", symbols_.size(), ")");
+  }
 }
 
 Spelling Spelling::characters(const std::vector<std::string>& texts) {
@@ -98,10 +96,12 @@ Spelling Spelling::lexicon(const std::vector<std::string>& lines) {
   }
   std::vector<std::string> symbols{blank_name};
   symbols.insert(symbols.end(), phones.begin(), phones.end());
+  std::map<std::string, int32_t> label_of;
+  for (size_t i = 1; i < symbols.size(); ++i) label_of[symbols[i]] = static_cast<int32_t>(i);
   std::vector<Word> own;
   for (const std::vector<std::string>& entry : entries) {
     own.push_back({entry[0], {}});
-    for (size_t i = 1; i < entry.size(); ++i) own.back().labels.push_back(index_of(symbols, entry[i]));
+    for (size_t i = 1; i < entry.size(); ++i) own.back().labels.push_back(label_of.at(entry[i]));
   }
   return {symbols, own};
 }
@@ -110,16 +110,18 @@ std::vector<int32_t> Spelling::labels(const std::string& text) const {
   std::vector<int32_t> labels;
   if (words_.empty()) {
     for (const std::string& character : characters_of(text)) {
-      const int32_t label = index_of(symbols_, character);
-      check(label > 0, "\"", character, "\" is not one of the ", symbols_.size() - 1, " known characters");
-      labels.push_back(label);
+      const auto found = label_of_.find(character);
+      check(found != label_of_.end(), "\"", character, "\" is not one of the ", symbols_.size() - 1,
+            " known characters");
+      labels.push_back(found->second);
     }
     return labels;
   }
   for (const std::string& word : words_of(text)) {
-    const auto found = std::find_if(words_.begin(), words_.end(), [&](const Word& w) { return w.text == word; });
-    check(found != words_.end(), "the lexicon has no word \"", word, "\"");
-    labels.insert(labels.end(), found->labels.begin(), found->labels.end());
+    const auto found = place_of_.find(word);
+    check(found != place_of_.end(), "the lexicon has no word \"", word, "\"");
+    const std::vector<int32_t>& own = words_[found->second].labels;
+    labels.insert(labels.end(), own.begin(), own.end());
   }
   return labels;
 }

@@ -1,6 +1,7 @@
 // Recordings as features, and what is said in them as labels: sets in memory, spelling, and batches.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,6 +39,8 @@ class Spelling {
  private:
   std::vector<std::string> symbols_;
   std::vector<Word> words_;
+  std::map<std::string, int32_t> label_of_;  // of a symbol
+  std::map<std::string, size_t> place_of_;   // of a word in words_
 };
 
 struct SpeechSet {
