@@ -1,5 +1,5 @@
 // runnel bench speech: the paper's table 3, error rates and seconds per epoch of four systems that transcribe speech,
-// and what a second of audio costs that is transcribed as it comes.
+// what an update costs over the length of recordings, and what a second of audio that is transcribed as it comes.
 #include "apps/speech/speech.h"
 
 #include <fmt/format.h>
@@ -9,8 +9,10 @@
 #include <sstream>
 
 #include "apps/bench/bench.h"
+#include "apps/training/updater.h"
 #include "datasets/batch.h"
 #include "engine/check.h"
+#include "engine/memory.h"
 
 namespace runnel {
 namespace {
@@ -22,7 +24,7 @@ struct SpeechBenchOptions : BenchOptions {
   std::string preset = "small";
   std::string labels = "phones";
   std::string speaker, data;
-  int64_t seeds = 1, steps = 0, stream = 0;
+  int64_t seeds = 1, steps = 0, frames = 0, stream = 0;
 
   Settings list() override {
     return extended(BenchOptions::list(),
@@ -33,8 +35,10 @@ struct SpeechBenchOptions : BenchOptions {
                      {"data", &data, {}, "as in speech train"},
                      {"seeds", &seeds, in_range(1, 1000), "runs of each system, with seeds from --seed on"},
                      {"steps", &steps, in_range(0), "updates of a run; 0: the preset's"},
+                     {"frames", &frames, in_range(0, 1e6),
+                      "time updates on recordings of 800, 1600 ... up to so many frames instead; 0: train"},
                      {"stream", &stream, in_range(0, 1e6),
-                      "train nothing, but time causal models on so many seconds of audio as it comes; 0: train"}});
+                      "time causal models on so many seconds of audio as it comes instead; 0: train"}});
   }
 };
 
@@ -111,6 +115,44 @@ int train_systems(const SpeechBenchOptions& o, const std::vector<std::string>& s
   return 0;
 }
 
+// Seconds and memory of an update of four recordings over their length.
+int time_updates(const SpeechBenchOptions& o, const std::vector<std::string>& systems) {
+  constexpr int64_t batch = 4, shortest = 800, symbols = 41;
+  const Device device = o.where();
+  Table table(o, "speech-frames", {"system", "frames", "ms", "frames_per_s", "bytes"},
+              std::ssize(systems) * (o.frames / shortest));
+  for (int64_t frames = shortest; frames <= o.frames; frames += shortest) {
+    std::vector<std::string> phones;
+    for (int64_t i = 1; i < symbols; ++i) phones.push_back(std::to_string(i));
+    SpeechTaskData data{{}, Spelling::words(phones), 8000, {}};
+    const int64_t numbers = frames * feature_bins;
+    const std::vector<float> features = uniform(Shape{batch * numbers}, Key{1}, Device::cpu).to_vector();
+    for (int64_t b = 0; b < batch; ++b) {
+      std::vector<int32_t> labels;  // eight a second
+      for (int64_t i = 0; i < frames * 8 / 100; ++i) labels.push_back(1 + static_cast<int32_t>(i * i % (symbols - 1)));
+      data.sets.train.append(
+          "", "", labels, std::span(features).subspan(static_cast<size_t>(b * numbers), static_cast<size_t>(numbers)));
+    }
+    for (const std::string& system : systems) {
+      const int64_t live = memory_use(device).live;
+      reset_peak(device);
+      SpeechSettings s = settings_of(o, system, o.seed);
+      s.batch = batch;
+      s.length = o.frames;
+      const std::unique_ptr<Task> task = speech_training(s, data);
+      Optimizer optimizer(task->parameters(), {});
+      Updater updater(optimizer, device, Key{2}, [&](const Slice& slice, Key key) { return task->loss(slice, key); });
+      int64_t step = 0;
+      const double seconds = median_seconds(o, [&] { updater.update(step++, {task->slice(0, batch)}); });
+      table.row({system, std::to_string(frames), fmt::format("{:.1f}", 1000 * seconds),
+                 fmt::format("{:.0f}", static_cast<double>(batch * frames) / seconds),
+                 std::to_string(memory_use(device).peak - live)});
+    }
+  }
+  table.finish();
+  return 0;
+}
+
 // A causal model of each kind reads random frames; what a second of audio costs after so many seconds.
 int time_streams(const SpeechBenchOptions& o, const std::vector<std::string>& systems) {
   Table table(o, "speech-stream", {"attention", "after_s", "ms_per_s", "state_bytes"}, std::ssize(systems) * 4);
@@ -143,6 +185,9 @@ int time_streams(const SpeechBenchOptions& o, const std::vector<std::string>& sy
 int bench_speech(SpeechBenchOptions& o) {
   const std::vector<std::string> systems = chosen_systems(o.systems);
   check<UsageError>(!o.stream || o.stream >= 16, "--stream ", o.stream, ": give 16 seconds or more");
+  check<UsageError>(!o.frames || o.frames >= 800, "--frames ", o.frames, ": give 800 or more");
+  check<UsageError>(!o.frames || !o.stream, "--frames and --stream are two measurements: give one");
+  if (o.frames) return time_updates(o, systems);
   return o.stream ? time_streams(o, systems) : train_systems(o, systems);
 }
 

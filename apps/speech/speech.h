@@ -1,5 +1,6 @@
 // What the commands of `runnel speech` share: the data and their flags, how a trained model is opened, decoding.
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,8 @@ SpeechTaskData load_speech_data(SpeechSettings& settings);
 
 // paper: section 4.3; small: FSDD in some 20 minutes on two cores; tiny: a minute.
 std::vector<SpeechSettings> speech_presets();
+// Both must outlive the task.
+std::unique_ptr<Task> speech_training(const SpeechSettings& settings, const SpeechTaskData& data);
 int train_speech(SpeechSettings& settings, const SpeechTaskData& data);
 
 // A trained model and what is needed to use it.

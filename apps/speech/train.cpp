@@ -294,11 +294,15 @@ SpeechSettings tiny_preset() {
 
 std::vector<SpeechSettings> speech_presets() { return {paper_preset(), small_preset(), tiny_preset()}; }
 
+std::unique_ptr<Task> speech_training(const SpeechSettings& settings, const SpeechTaskData& data) {
+  return std::make_unique<SpeechTraining>(settings, data);
+}
+
 int train_speech(SpeechSettings& settings, const SpeechTaskData& data) {
   const SpeechSet& set = data.sets.train;
   say(fmt::format("data: {}, {} recordings, {:.2f} h, {} symbols\n", set.name, set.count(),
                   static_cast<double>(set.first.back()) / 360000, data.spelling.symbols().size()));
-  return train(SpeechTraining(settings, data), settings, config_json(settings));
+  return train(*speech_training(settings, data), settings, config_json(settings));
 }
 
 void add_speech(Subcommand program, Command& chosen) {
