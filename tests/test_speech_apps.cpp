@@ -3,7 +3,6 @@
 
 #include "tests/audio.h"
 #include "tests/folder.h"
-#include "tests/png.h"
 #include "tests/program.h"
 
 namespace runnel::test {
@@ -102,6 +101,19 @@ TEST_CASE("speech: a folder of recordings, of which some cannot be read") {
   CHECK(contains(succeed(box, train + "--overwrite --length 40").err,
                  "are left out: they have more than --length 40 frames"));
   CHECK(contains(box.run(train + "--overwrite --length 3").err, "no recording is left; give a larger --length"));
+}
+
+TEST_CASE("bench speech: updates over the length, and audio as it comes") {
+  const Sandbox box;
+  const std::string bench = "bench speech --preset tiny --systems linear --threads 1 --runs 1 --out out ";
+  CHECK(contains(succeed(box, bench + "--frames 1600").out, "linear                1600"));
+  const Result stream = succeed(box, bench + "--stream 16");
+  const auto rows = split(read(box.folder / "out" / "speech-stream.csv"), '\n');
+  REQUIRE(rows.size() == 5);
+  CHECK(split(rows[1], ',').back() == split(rows[4], ',').back());  // the size of the state
+  check_refused(box.run(bench + "--frames 100"), 2, "--frames 100: give 800 or more");
+  check_refused(box.run(bench + "--stream 15"), 2, "--stream 15: give 16 seconds or more");
+  check_refused(box.run(bench + "--stream 16 --frames 800"), 2, "--frames and --stream are two measurements");
 }
 
 }  // namespace runnel::test
