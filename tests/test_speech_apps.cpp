@@ -109,8 +109,8 @@ TEST_CASE("bench speech: updates over the length, and audio as it comes") {
   CHECK(contains(succeed(box, bench + "--frames 1600").out, "linear                1600"));
   const Result stream = succeed(box, bench + "--stream 16");
   const auto rows = split(read(box.folder / "out" / "speech-stream.csv"), '\n');
-  REQUIRE(rows.size() == 5);
-  CHECK(split(rows[1], ',').back() == split(rows[4], ',').back());  // the size of the state
+  REQUIRE(rows.size() == 6);
+  CHECK(split(rows[2], ',').back() == split(rows[5], ',').back());  // the size of the state
   check_refused(box.run(bench + "--frames 100"), 2, "--frames 100: give 800 or more");
   check_refused(box.run(bench + "--stream 15"), 2, "--stream 15: give 16 seconds or more");
   check_refused(box.run(bench + "--stream 16 --frames 800"), 2, "--frames and --stream are two measurements");
