@@ -171,7 +171,9 @@ SpeechData digit_strings(const fs::path& data, const Spelling& spelling, const D
   const std::vector<Speaker> speakers = read_speakers(data, progress);
   std::vector<const Speaker*> known, tested;
   for (const Speaker& speaker : speakers) (speaker.name == held_out ? tested : known).push_back(&speaker);
-  check(held_out.empty() || !tested.empty(), "digit strings: there is no speaker ", held_out);
+  std::string names;
+  for (const Speaker& speaker : speakers) names += (names.empty() ? "" : ", ") + speaker.name;
+  check(held_out.empty() || !tested.empty(), "digit strings: there is no speaker ", held_out, ", but ", names);
   check(!known.empty(), "digit strings: there is no other speaker than ", held_out);
   if (held_out.empty()) tested = known;
 

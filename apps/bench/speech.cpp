@@ -43,10 +43,15 @@ struct SpeechBenchOptions : BenchOptions {
 };
 
 std::vector<std::string> chosen_systems(const std::string& names) {
+  Choices known = attention_names(false);
+  known.push_back("bilstm");
   std::vector<std::string> systems;
   std::istringstream words(names);
-  for (std::string word; std::getline(words, word, ',');)
-    systems.push_back(word == "bilstm" ? word : chosen_attention(word, false)[0]);
+  for (std::string word; std::getline(words, word, ',');) {
+    check<UsageError>(std::find(known.begin(), known.end(), word) != known.end(), "--systems ", excerpt(word),
+                      " is not one of ", one_of(known).description());
+    systems.push_back(word);
+  }
   check<UsageError>(!systems.empty(), "--systems names none");
   return systems;
 }
