@@ -186,8 +186,9 @@ void plot_losses(const std::vector<std::string>& runs, const fs::path& png) {
   std::string series;
   for (size_t i = 0; i < runs.size(); ++i) {
     const std::string colour = colours[i % std::size(colours)], data = data_file(fs::path(runs[i]) / "metrics.csv");
-    series += (i ? ", " : "plot ") + data + " skip 1 using 1:2 with lines lc rgb '#b0" + colour + "' notitle, " + data +
-              " skip 1 using 1:4 with linespoints pt 7 ps 0.6 lw 2 lc rgb '#" + colour + "' title " + quoted(runs[i]);
+    series += (i ? ", " : "plot ") + data + " using 'step':'loss' with lines lc rgb '#b0" + colour + "' notitle, " +
+              data + " using 'step':'validation' with linespoints pt 7 ps 0.6 lw 2 lc rgb '#" + colour + "' title " +
+              quoted(runs[i]);
   }
   plot(png,
        "set title 'loss: pale while training, with points at validations'; set xlabel 'updates'; "

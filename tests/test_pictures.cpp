@@ -101,11 +101,11 @@ TEST_CASE("pictures: a heat map's brightness rises with the value, as its scale'
 TEST_CASE("pictures: the loss plot is drawn with gnuplot, and skipped without") {
   const Folder folder;
   const fs::path csv = folder.path / "it's.csv", png = folder.path / "a 'plot'.png";
-  std::ofstream(csv) << "step,loss,loss_bits,validation,validation_bits,lr,tokens_per_second,seconds\n1,2,3,,,1,1,1\n"
-                        "2,1.5,2.2,,,1,1,2\n3,1,1.4,1.1,1.6,1,1,3\n";
+  std::ofstream(csv) << "step,loss,loss_bits,accuracy,validation,validation_bits,lr,tokens_per_second,seconds\n"
+                        "1,2,3,,,,1,1,1\n2,1.5,2.2,,,,1,1,2\n3,1,1.4,50,1.1,1.6,1,1,3\n";
   const bool there = std::system("command -v gnuplot >/dev/null 2>&1") == 0;
   for (const bool bits : {false, true}) {
-    plot_loss(csv, png, "it's a title", bits, bits ? 7.5 : 0);
+    plot_loss(csv, png, "it's a title", bits, bits ? 7.5 : 0, bits ? "accuracy" : "");
     CHECK(fs::exists(png) == there);
     if (there) CHECK(read_png(png).width == 900);
     fs::remove(png);

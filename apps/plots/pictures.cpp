@@ -220,19 +220,29 @@ void plot(const std::filesystem::path& png, const std::string& commands, int wid
 }
 
 void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title, bool bits,
-               double epoch) noexcept try {
-  const std::string data = data_file(csv), loss = bits ? "3" : "2", validation = bits ? "5" : "4";
-  const auto curves = [&](const char* label, const std::string& x) {
-    return std::string("set xlabel '") + label + "'; plot " + data + " skip 1 using (" + x + "):" + loss +
-           " with lines lc rgb '#9fb6d8' title 'training', " + data + " skip 1 using (" + x + "):" + validation +
+               double epoch, const std::string& rate) noexcept try {
+  const std::string data = data_file(csv), unit = bits ? "_bits'" : "'";
+  // Columns by name: how many there are depends on the task.
+  const auto validation = [&](const std::string& x, const std::string& column) {
+    return data + " using " + x + ":" + column +
            " with linespoints pt 7 ps 0.6 lw 2 lc rgb '#b03020' title 'validation'";
   };
-  const std::string axis = bits ? "set ylabel 'bits/dim'; " : "set ylabel 'nats'; set logscale y; ";
-  if (epoch > 0)
-    plot(png, "set multiplot layout 1,2 title " + quoted(title) + "; " + axis + curves("hours", "$8/3600") + "; " +
-                  curves("epochs", "$1/" + std::to_string(epoch)));
-  else
-    plot(png, "set title " + quoted(title) + "; " + axis + curves("updates", "$1"));
+  const auto curves = [&](const char* label, const std::string& x) {
+    std::string all = std::string("set xlabel '") + label + "'; set ylabel " +
+                      (bits ? "'bits/dim'; " : "'nats'; set logscale y; ") + "plot " + data + " using " + x + ":'loss" +
+                      unit + " with lines lc rgb '#9fb6d8' title 'training', " + validation(x, "'validation" + unit);
+    if (!rate.empty())
+      all +=
+          "; unset logscale y; set ylabel " + quoted(rate + " in per cent") + "; plot " + validation(x, quoted(rate));
+    return all + "; ";
+  };
+  plot(png,
+       std::string("set xrange [0:*]; set multiplot layout ") + (rate.empty() ? "1," : "2,") + (epoch > 0 ? "2" : "1") +
+           " columnsfirst title " + quoted(title) + "; " +
+           (epoch > 0 ? curves("hours", "(column('seconds')/3600)") +
+                            curves("epochs", "(column('step')/" + std::to_string(epoch) + ")")
+                      : curves("updates", "'step'")),
+       900, rate.empty() ? 540 : 760);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "no plot: %s\n", error.what());
 }

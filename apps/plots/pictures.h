@@ -45,8 +45,9 @@ std::string quoted(const std::string& text);               // a string in gnuplo
 std::string data_file(const std::filesystem::path& path);  // the same, of a file to read
 
 // Draws the losses of a metrics.csv over the updates: in bits/dim, or in nats on a logarithmic axis. If there are
-// epochs, of so many updates, then over the hours and over the epochs (figure 5).
+// epochs, of so many updates, then over the hours and over the epochs (figure 5), and below them the column `rate`, in
+// per cent, unless its name is empty.
 void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title, bool bits,
-               double epoch) noexcept;
+               double epoch, const std::string& rate = "") noexcept;
 
 }  // namespace runnel
