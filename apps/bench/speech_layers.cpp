@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "apps/bench/bench.h"
+#include "datasets/fbank.h"
 #include "models/lstm.h"
 
 namespace runnel {
@@ -34,10 +35,18 @@ double lstm_seconds(const BenchOptions& o) {
   });
 }
 
+// Filterbank features of a minute of noise, 8,000 samples per second, on one core.
+double fbank_seconds(const BenchOptions& o) {
+  const std::vector<float> samples = uniform(Shape{60 * 8000}, Key{3}, Device::cpu).to_vector();
+  const Fbank fbank({});
+  return median_seconds(o, [&] { fbank(samples); });
+}
+
 int bench_layers(BenchOptions& o) {
-  Table table(o, "speech-layers", {"layer", "ms"}, 2);
+  Table table(o, "speech-layers", {"layer", "ms"}, 3);
   table.row({"ctc_loss", fmt::format("{:.3f}", 1000 * ctc_seconds(o))});
   table.row({"bilstm", fmt::format("{:.1f}", 1000 * lstm_seconds(o))});
+  table.row({"fbank", fmt::format("{:.1f}", 1000 * fbank_seconds(o))});
   table.finish();
   return 0;
 }
@@ -45,8 +54,8 @@ int bench_layers(BenchOptions& o) {
 }  // namespace
 
 void add_speech_layers(Subcommand bench, Command& chosen) {
-  add_command<BenchOptions>(bench, chosen, "speech-layers", "time of ctc_loss and of a Bi-LSTM, forward and backward",
-                            bench_layers);
+  add_command<BenchOptions>(bench, chosen, "speech-layers",
+                            "time of ctc_loss and of a Bi-LSTM, forward and backward, and of features", bench_layers);
 }
 
 }  // namespace runnel

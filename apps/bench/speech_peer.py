@@ -61,8 +61,9 @@ def main():
             result = subprocess.run([arguments.runnel, 'bench', 'speech-layers', '--json', '--device', 'cpu', '--precision', 'f32',
                                      '--threads', str(arguments.threads), '--out', folder],
                                     check=True, capture_output=True, text=True)
-            for row in json.loads(result.stdout)['rows']:
-                ours[row['layer']].append(float(row['ms']))
+            milliseconds = {row['layer']: float(row['ms']) for row in json.loads(result.stdout)['rows']}
+            for name, all_of_them in ours.items():
+                all_of_them.append(milliseconds[name])
             theirs['ctc_loss'].append(median_ms(ctc))
             theirs['bilstm'].append(median_ms(bilstm))
     print(f'PyTorch {torch.__version__}, {arguments.threads} threads, medians of {arguments.alternations} alternations')
