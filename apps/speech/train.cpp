@@ -257,7 +257,8 @@ SpeechSettings paper_preset() {
 SpeechSettings small_preset() {
   SpeechSettings small = paper_preset();
   small.preset = "small";
-  small.steps = 2500;
+  small.steps = 5000;
+  small.augment = true;
   small.lr = 2e-3;
   small.stack = 4;
   small.warmup = 200;
@@ -267,7 +268,7 @@ SpeechSettings small_preset() {
   small.model.encoder.layers = 4;
   small.model.encoder.feed_forward = 512;
   small.model.lstm_width = 128;
-  small.evaluate_every = small.save_every = 250;
+  small.evaluate_every = small.save_every = 500;
   return small;
 }
 
@@ -276,6 +277,7 @@ SpeechSettings tiny_preset() {
   tiny.preset = "tiny";
   tiny.labels = "words";
   tiny.steps = 1000;
+  tiny.augment = false;
   tiny.strings = 1000;
   tiny.lr = 3e-3;
   tiny.warmup = 20;
