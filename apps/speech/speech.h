@@ -44,7 +44,7 @@ struct SpeechTaskData {
 // Finds --data and reads it. Says how many recordings were left out, and why.
 SpeechTaskData load_speech_data(SpeechSettings& settings);
 
-// paper: section 4.3; small: FSDD in some 20 minutes on two cores; tiny: a minute.
+// paper: section 4.3; small: FSDD in minutes on two cores; tiny: in seconds.
 std::vector<SpeechSettings> speech_presets();
 // Both must outlive the task.
 std::unique_ptr<Task> speech_training(const SpeechSettings& settings, const SpeechTaskData& data);

@@ -37,7 +37,10 @@ Settings SpeechSettings::data_settings() {
 
 Settings SpeechSettings::list() {
   const Settings own{
-      {"augment", &augment, {}, "mask two bands of features and two spans of frames of each training sample"},
+      {"augment",
+       &augment,
+       {},
+       "mask two bands of features and two spans of frames of each training sample; --augment=false: do not"},
       {"validation", &validation, in_range(0, 1e9),
        "validation recordings that choose the best checkpoint, drawn once; 0: all", Since::first, true},
       {"strict", &strict, {}, "recordings that cannot be read are an error, instead of left out", Since::first, true}};
