@@ -272,7 +272,7 @@ std::vector<double> Trainer::evaluate() {
 void Trainer::report(double seconds, double rate) {
   const double epoch = static_cast<double>(task_.epoch()) / static_cast<double>(settings_.batch);  // in updates
   plot_loss(*folder_ / "metrics.csv", *folder_ / "loss.png", task_.name(), task_.loss_unit() == Unit::bits_per_dim,
-            epoch, metrics_[0].unit == Unit::percent ? metrics_[0].name : "");
+            epoch, metrics_[0].unit == Unit::percent && !std::isnan(at_.best) ? metrics_[0].name : "");
   const std::string version = version_text();
   const Device device = settings_.where();
   attempt("report", [&] {
