@@ -30,7 +30,7 @@ Tensor Lstm::operator()(Tensor x, const Indices& lengths, std::optional<Key> key
         config.input_width, "]");
   const float p = key ? static_cast<float>(config.dropout) : 0;
   for (size_t n = 0; n < layers.size(); ++n) {
-    if (n > 0) x = dropout(x, {p, key ? key->fold(n) : Key{}});
+    if (n > 0 && p > 0) x = dropout(x, {p, key->fold(n)});
     std::vector<Tensor> of_input, biases, of_state;
     for (const Direction& d : layers[n]) {
       of_input.push_back(d.weight_ih);

@@ -8,6 +8,7 @@
 // dw and db are summed up for a number of parts that depends only on the number of rows, and those are added in their
 // order: the same bytes with any number of threads.
 #include <algorithm>
+#include <bit>
 #include <deque>
 #include <vector>
 
@@ -23,7 +24,7 @@
 namespace runnel {
 namespace {
 
-constexpr int64_t rows_at_once = use_onednn ? 128 : 96;  // 96: a multiple of the rows of all blocks of panels.h
+constexpr int64_t rows_at_once = use_onednn ? 256 : 96;  // 96: a multiple of the rows of all blocks of panels.h
 
 // y = activation(y + b)
 void finish(float* y, const float* b, int64_t rows, int64_t n, Activation activation) {
@@ -126,7 +127,9 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
   std::deque<PackedWeights> packed;
   for (int64_t i = 0; dx && i < s.layers; ++i) packed.emplace_back(w + i * s.weights(), s.out, s.in, false);
   // The first part is summed up in dw and db themselves.
-  const RowParts parts(s.rows, 16, 512);
+  // As many as a power of two, so that threads have equally much to do.
+  const int64_t most = std::clamp<int64_t>(s.rows / 512, 1, 16);
+  const RowParts parts(s.rows, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most))), 1);
   const int64_t size = (dw ? weights : 0) + (db ? biases : 0);
   const Scratch sums((parts.count - 1) * size);
   const LinearInputs inputs{dy, x, y, s, activation, dropout, add_dx};

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """ctc_loss and a Bi-LSTM of 3 x 320, forward and backward, in PyTorch beside Runnel, on the CPU, alternating in one run.
 
-    speech_peer.py build/runnel [--threads 2] [--alternations 5]
+    speech_peer.py build/runnel [--threads 2] [--alternations 5] [--precision f32]
 
-Sizes are those of `runnel bench speech-layers`; both in float32.
+Sizes are those of `runnel bench speech-layers`; both compute in float32, or both round operands to bfloat16 (PyTorch's
+autocast), which concerns the Bi-LSTM.
 """
 import argparse
 import json
@@ -35,6 +36,7 @@ def main():
     parser.add_argument('runnel')
     parser.add_argument('--threads', type=int, default=os.cpu_count())
     parser.add_argument('--alternations', type=int, default=5)
+    parser.add_argument('--precision', choices=('f32', 'bf16'), default='f32')
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(1)
@@ -53,12 +55,14 @@ def main():
 
     def bilstm():
         lstm.zero_grad(set_to_none=True)
-        lstm(x)[0].sum().backward()
+        with torch.autocast('cpu', dtype=torch.bfloat16, enabled=arguments.precision == 'bf16'):
+            y = lstm(x)[0].sum()
+        y.backward()
 
     theirs, ours = {'ctc_loss': [], 'bilstm': []}, {'ctc_loss': [], 'bilstm': []}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(arguments.alternations):
-            result = subprocess.run([arguments.runnel, 'bench', 'speech-layers', '--json', '--device', 'cpu', '--precision', 'f32',
+            result = subprocess.run([arguments.runnel, 'bench', 'speech-layers', '--json', '--device', 'cpu', '--precision', arguments.precision,
                                      '--threads', str(arguments.threads), '--out', folder],
                                     check=True, capture_output=True, text=True)
             milliseconds = {row['layer']: float(row['ms']) for row in json.loads(result.stdout)['rows']}
