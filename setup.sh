@@ -5,15 +5,15 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build curl ca-certificates libdnnl-dev libcli11-dev nlohmann-json3-dev libfmt-dev zlib1g-dev libstb-dev
-          libfftw3-dev libsndfile1-dev doctest-dev libbenchmark-dev gnuplot-nox)
+          libfftw3-dev libsndfile1-dev libopenmpi-dev openmpi-bin doctest-dev libbenchmark-dev gnuplot-nox)
 [ "${1:-}" != --sanitizers ] || packages+=(clang libclang-rt-dev libomp-dev)
 declare -A program=([g++]=g++ [cmake]=cmake [ninja-build]=ninja [curl]=curl [gnuplot-nox]=gnuplot [clang]=clang++)  # from wherever it came
 
 if ! command -v apt-get >/dev/null; then
   cat >&2 <<'TEXT'
 setup.sh installs packages on Debian and Ubuntu only. Elsewhere, please install: g++ 11 or clang 14 (or later) with OpenMP,
-CMake 3.22, Ninja, oneDNN, CLI11, nlohmann-json, {fmt}, zlib, stb, FFTW, libsndfile, doctest, and, if you like, Google Benchmark (bench
-kernels) and gnuplot (plots).
+CMake 3.22, Ninja, oneDNN, CLI11, nlohmann-json, {fmt}, zlib, stb, FFTW, libsndfile, doctest, and, if you like, MPI (training in several
+processes), Google Benchmark (bench kernels) and gnuplot (plots).
 TEXT
   exit 1
 fi

@@ -11,7 +11,9 @@
 
 #include "apps/cli/output.h"
 #include "apps/commands.h"
+#include "apps/training/mpi_communicator.h"
 #include "engine/check.h"
+#include "engine/communicator.h"
 
 namespace {
 
@@ -46,9 +48,25 @@ constexpr const char* out_of_memory = "out of memory; make the batch, the length
   std::abort();
 }
 
+// Status and sentence of an error. Of several processes, those that fail with rank 0, and so for the same reason, let
+// it speak; one that fails alone says who it is, and ends all.
+int fail(const std::string& sentence, int status) {
+  using namespace runnel;
+  Communicator& all = processes();
+  if (all.rank() == 0) complain(sentence, status);
+  if (all.all_end_together()) return status;
+  if (all.rank() > 0) {
+    drop_output(false);
+    complain(all.name() + ": " + sentence, status);
+  }
+  all.end_all(status);
+}
+
 int run(int argc, char** argv) {
   using namespace runnel;
   try {
+    connect_processes();
+    drop_output(processes().rank() > 0);
     const CommandLine command_line;
     Command chosen;
     add_commands(command_line.root(), chosen);
@@ -56,11 +74,14 @@ int run(int argc, char** argv) {
     fmt::print("{}", text);
     return text.empty() ? chosen() : 0;
   } catch (const UsageError& error) {
-    return complain(error.what(), 2);
+    return fail(error.what(), 2);
   } catch (const std::bad_alloc&) {
-    return complain(out_of_memory, 1);
+    return fail(out_of_memory, 1);
   } catch (const std::exception& error) {
-    return complain(error.what(), 1);
+    return fail(error.what(), 1);
+  } catch (const LeftByAnother&) {
+    sleep(10);  // the one that left says why, and ends all
+    processes().end_all(1);
   }
 }
 

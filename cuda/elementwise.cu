@@ -16,9 +16,25 @@ __global__ void add_kernel(float* y, const float* a, const float* b, int64_t n) 
       y, n, [](float ai, float bi) { return ai + bi; }, Elements{a}, Elements{b});
 }
 
+__device__ float rounded_to_bf16(float x) { return __uint_as_float(uint32_t{to_bf16(x)} << 16); }
+
+__global__ void add_to_bf16_kernel(float* y, const float* a, const float* b, int64_t n) {
+  if (b)
+    map(
+        y, n, [](float ai, float bi) { return rounded_to_bf16(ai + bi); }, Elements{a}, Elements{b});
+  else
+    map(
+        y, n, [](float ai) { return rounded_to_bf16(ai); }, Elements{a});
+}
+
 __global__ void scale_kernel(float* y, const float* x, float s, int64_t n) {
   map(
       y, n, [s](float xi) { return s * xi; }, Elements{x});
+}
+
+__global__ void multiply_kernel(float* y, const float* a, const float* b, int64_t n) {
+  map(
+      y, n, [](float ai, float bi) { return ai * bi; }, Elements{a}, Elements{b});
 }
 
 __global__ void add_bias_forward_kernel(float* y, const float* x, const float* b, int64_t rows, int64_t n) {
@@ -113,7 +129,15 @@ constexpr int64_t most_parts = 512, least_per_part = 4096;
 
 void add(float* y, const float* a, const float* b, int64_t n) { launch("add", add_kernel, over_fours(n), y, a, b, n); }
 
+void add_to_bf16(float* y, const float* a, const float* b, int64_t n) {
+  launch("add_to_bf16", add_to_bf16_kernel, over_fours(n), y, a, b, n);
+}
+
 void scale(float* y, const float* x, float s, int64_t n) { launch("scale", scale_kernel, over_fours(n), y, x, s, n); }
+
+void multiply(float* y, const float* a, const float* b, int64_t n) {
+  launch("multiply", multiply_kernel, over_fours(n), y, a, b, n);
+}
 
 void add_bias_forward(float* y, const float* x, const float* b, int64_t rows, int64_t n) {
   launch("add_bias_forward", add_bias_forward_kernel, over_fours(rows * n), y, x, b, rows, n);

@@ -32,14 +32,13 @@ Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, 
                 [backward = std::move(backward)](const std::vector<Tensor>& dy) { return backward(dy[0]); })[0];
 }
 
-Gradients Tape::backward(const Tensor& loss, Gradients sum) {
+namespace {
+
+Tensor gradient_of(const Tensor& loss) {
   check(loss.size() == 1, "backward: the loss is a tensor ", loss.shape(), ", not one number");
   check(loss.wants_grad(), "backward: the loss does not depend on any tensor that wants a gradient");
-  sum.by_id_[loss.id()] = Tensor::full(loss.shape(), 1, loss.device());
-  return walk(std::move(sum));
+  return Tensor::full(loss.shape(), 1, loss.device());
 }
-
-namespace {
 
 thread_local Gradients* walked = nullptr;  // by this thread's backward pass
 
@@ -56,6 +55,18 @@ void add_to(Tensor& sum, Tensor dx) {
 
 }  // namespace
 
+Gradients Tape::backward(const Tensor& loss) {
+  Gradients gradients;
+  gradients.by_id_[loss.id()] = gradient_of(loss);
+  return walk(std::move(gradients));
+}
+
+void Tape::backward(const Tensor& loss, const Finished& finished) {
+  Gradients gradients;
+  gradients.by_id_[loss.id()] = gradient_of(loss);
+  walk(std::move(gradients), finished);
+}
+
 Tensor take_gradient(const Tensor& x) {
   if (!walked) return {};
   const auto found = walked->by_id_.find(x.id());
@@ -63,7 +74,7 @@ Tensor take_gradient(const Tensor& x) {
   return std::exchange(found->second, {});
 }
 
-Gradients Tape::walk(Gradients sum) {
+Gradients Tape::walk(Gradients sum, const Finished& finished) {
   // Rules call ops; those are not to be recorded. Recording goes on afterwards, also when a rule throws.
   const struct Pause {
     Tape* recording = std::exchange(current_, nullptr);
@@ -74,6 +85,17 @@ Gradients Tape::walk(Gradients sum) {
       walked = outer;
     }
   } pause(&sum);
+
+  // A leaf's gradient is complete when the rule of the first op that used it has run.
+  std::unordered_map<uint64_t, size_t> first_use;
+  if (finished) {
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      for (const Node::Input& input : nodes_[i].inputs)
+        if (input.wants_grad) first_use.try_emplace(input.id, i);
+    }
+    for (const Node& node : nodes_)
+      for (const uint64_t output : node.outputs) first_use.erase(output);
+  }
   while (!nodes_.empty()) {
     const Node node = std::move(nodes_.back());
     nodes_.pop_back();
@@ -86,9 +108,7 @@ Gradients Tape::walk(Gradients sum) {
       dy.push_back(gradient ? std::move(gradient.mapped()) : Tensor());
       reached = reached || dy.back();
     }
-    if (!reached) continue;
-
-    std::vector<Tensor> dx = node.backward(dy);
+    std::vector<Tensor> dx = reached ? node.backward(dy) : std::vector<Tensor>(node.inputs.size());
     check(dx.size() == node.inputs.size(), node.op, ": its gradient rule returns ", dx.size(), " tensors for ",
           node.inputs.size(), " inputs");
     for (size_t i = 0; i < dx.size(); ++i) {
@@ -99,6 +119,14 @@ Gradients Tape::walk(Gradients sum) {
       Tensor& so_far = sum.by_id_[input.id];
       add_to(so_far, std::move(dx[i]));
       FiniteGuard::check_gradient(node.op, i, so_far);
+    }
+    if (finished) {
+      for (const Node::Input& input : node.inputs) {
+        const auto first = first_use.find(input.id);
+        if (first == first_use.end() || first->second != nodes_.size()) continue;
+        first_use.erase(first);
+        if (auto complete = sum.by_id_.extract(input.id)) finished(input.id, std::move(complete.mapped()));
+      }
     }
   }
   return sum;

@@ -40,6 +40,7 @@ class Gradients {
 
  private:
   friend class Tape;
+  friend class GradientSum;
   friend Tensor recompute(const std::function<Tensor()>&);
   friend Tensor take_gradient(const Tensor& x);
   std::unordered_map<uint64_t, Tensor> by_id_;
@@ -53,9 +54,13 @@ class Tape {
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
-  // Gradients of `loss` (one number) for every leaf that wants one, added to those in `sum`. Frees the tape's tensors
-  // as it goes, so it can be called once; recording pauses meanwhile.
-  Gradients backward(const Tensor& loss, Gradients sum = {});
+  // Gradients of `loss` (one number) for every leaf that wants one. Frees the tape's tensors as it goes, so it can be
+  // called once; recording pauses meanwhile.
+  Gradients backward(const Tensor& loss);
+  // The same one by one: as soon as a leaf's gradient is complete, in an order that follows from that of the ops,
+  // finished(id of the leaf, gradient) takes it over.
+  using Finished = std::function<void(uint64_t leaf, Tensor gradient)>;
+  void backward(const Tensor& loss, const Finished& finished);
 
  private:
   friend Tensor record(const char*, const std::vector<Tensor>&, Tensor, Backward);
@@ -73,7 +78,7 @@ class Tape {
     MultiBackward backward;
   };
   // Carries the gradients of outputs in `sum` back to the leaves.
-  Gradients walk(Gradients sum);
+  Gradients walk(Gradients sum, const Finished& finished = {});
 
   std::vector<Node> nodes_;
   Tape* outer_;  // records again when this one is gone

@@ -126,12 +126,17 @@ Tensor Tensor::viewed_as(Shape shape) const {
 std::vector<Tensor> Tensor::parts() const {
   const Shape shape = shape_.without_first();
   std::vector<Tensor> parts;
-  for (int64_t i = 0; i < shape_[0]; ++i) {
-    Tensor& part = parts.emplace_back(viewed_as(shape_));
-    part.shape_ = shape;
-    part.offset_ += i * shape.size();
-  }
+  for (int64_t i = 0; i < shape_[0]; ++i) parts.push_back(part(i * shape.size(), shape));
   return parts;
+}
+
+Tensor Tensor::part(int64_t first, Shape shape) const {
+  check(first >= 0 && first + shape.size() <= size(), "part: a tensor ", shape_, " has no ", shape, " from element ",
+        first, " on");
+  Tensor part = viewed_as(shape_);
+  part.shape_ = shape;
+  part.offset_ += first;
+  return part;
 }
 
 Tensor stacked(const std::vector<Tensor>& parts) {

@@ -103,6 +103,8 @@ class Tensor : public Array<float> {
   Tensor viewed_as(Shape shape) const;
   // [n,...] -> n times [...]: what lies at each place of the first axis, in the same storage. Cuts the gradient.
   std::vector<Tensor> parts() const;
+  // Elements from `first` on, in the same storage. Throws Error if there are not as many. Cuts the gradient.
+  Tensor part(int64_t first, Shape shape) const;
 
   uint64_t id() const { return id_; }
   bool wants_grad() const { return wants_grad_; }

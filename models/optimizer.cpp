@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "engine/check.h"
+#include "engine/communicator.h"
 #include "ops/ops.h"
 
 namespace runnel {
@@ -115,19 +117,43 @@ bool suits_muon(const NamedTensor& parameter) {
   return false;
 }
 
-Parameters those_that_suit_muon(Parameters parameters, bool suit) {
-  std::erase_if(parameters, [=](const NamedTensor& parameter) { return suits_muon(parameter) != suit; });
-  return parameters;
+// The largest first, each to the process that has least so far.
+std::vector<int> divided_evenly(const Parameters& parameters) {
+  std::vector<size_t> order(parameters.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return parameters[a].tensor.size() > parameters[b].tensor.size(); });
+  std::vector<int64_t> sizes(static_cast<size_t>(processes().size()));
+  std::vector<int> owners(parameters.size());
+  for (const size_t i : order) {
+    const auto least = std::min_element(sizes.begin(), sizes.end());
+    owners[i] = static_cast<int>(least - sizes.begin());
+    *least += parameters[i].tensor.size();
+  }
+  return owners;
 }
 
 }  // namespace
 
-Optimizer::Optimizer(const Parameters& parameters, RAdamOptions options, bool muon)
-    : radam_(muon ? those_that_suit_muon(parameters, false) : parameters, options),
-      muon_(muon ? those_that_suit_muon(parameters, true) : Parameters(), options.lr),
-      all_(parameters),
-      muons_(muon ? std::ranges::count_if(parameters, suits_muon) : 0) {
+Optimizer::Optimizer(const Parameters& parameters, RAdamOptions options, bool muon, bool divided)
+    : all_(parameters),
+      muons_(muon ? std::ranges::count_if(parameters, suits_muon) : 0),
+      radam_({}, options),
+      muon_({}, options.lr) {
   if (muon) std::stable_partition(all_.begin(), all_.end(), suits_muon);
+  if (divided && processes().size() > 1) owners_ = divided_evenly(all_);
+  std::vector<int32_t> rows;
+  for (size_t i = 0; i < all_.size(); ++i)
+    if (owners_.empty() || owners_[i] == processes().rank()) {
+      own_.push_back(all_[i]);
+      rows.push_back(static_cast<int32_t>(i));
+    }
+  const int64_t own_muons = std::ranges::count_if(rows, [&](int32_t row) { return row < muons_; });
+  rows.push_back(static_cast<int32_t>(all_.size()));
+  if (!all_.empty()) rows_ = Indices(Shape{std::ssize(rows)}, rows).to(all_[0].tensor.device());
+  radam_ = RAdam({own_.begin() + own_muons, own_.end()}, options);
+  muon_ = Muon({own_.begin(), own_.begin() + own_muons}, options.lr);
+  own_muons_ = own_muons;
 }
 
 void Optimizer::step(const Gradients& gradients) {
@@ -142,8 +168,34 @@ void Optimizer::begin_update() {
 }
 
 void Optimizer::update(const Gradients& gradients, const Tensor& squares) {
-  radam_.update(gradients, squares, muons_);
-  muon_.update(gradients, squares);
+  const Tensor own = owners_.empty() ? squares : gather_rows(squares, rows_);
+  radam_.update(gradients, own, own_muons_);
+  muon_.update(gradients, own);
+  if (!owners_.empty()) share_parameters();
+}
+
+void Optimizer::share_parameters() {
+  for (int rank = 0; rank < processes().size(); ++rank) {
+    std::vector<float> values;
+    int64_t count = 0;
+    for (size_t i = 0; i < all_.size(); ++i) {
+      if (owners_[i] != rank) continue;
+      count += all_[i].tensor.size();
+      if (rank != processes().rank()) continue;
+      const std::vector<float> own = all_[i].tensor.to_vector();
+      values.insert(values.end(), own.begin(), own.end());
+    }
+    values.resize(static_cast<size_t>(count));
+    processes().broadcast(values.data(), values.size() * sizeof(float), rank);
+    if (rank == processes().rank()) continue;
+    const float* from = values.data();
+    for (size_t i = 0; i < all_.size(); ++i) {
+      if (owners_[i] != rank) continue;
+      Tensor& to = all_[i].tensor;
+      copy(to.data(), to.device(), from, Device::cpu, static_cast<size_t>(to.size()) * sizeof(float));
+      from += to.size();
+    }
+  }
 }
 
 void Optimizer::set_lr(double lr) {
@@ -151,10 +203,48 @@ void Optimizer::set_lr(double lr) {
   muon_.set_lr(lr);
 }
 
-Parameters Optimizer::state() const {
+Parameters Optimizer::own_state() const {
   Parameters state = radam_.state();
   for (const NamedTensor& m : muon_.state()) state.push_back(m);
   return state;
 }
+
+// In the order of own_state(), had one process all.
+Parameters Optimizer::empty_state() const {
+  Parameters state;
+  const auto moment = [&](const char* kind, const NamedTensor& p) {
+    state.push_back({"optimizer." + std::string(kind) + "." + p.name, Tensor::full(p.tensor.shape(), 0)});
+  };
+  const auto first = all_.begin(), first_of_radam = first + muons_;
+  for (auto p = first_of_radam; p != all_.end(); ++p) moment("m", *p), moment("v", *p);
+  for (auto p = first; p != first_of_radam; ++p) moment("m", *p);
+  return state;
+}
+
+Parameters Optimizer::state() const {
+  Parameters own = own_state();
+  if (owners_.empty()) return own;
+  Parameters all = empty_state();
+  auto next = own.begin();
+  for (size_t i = 0; i < all.size(); ++i) {
+    auto& [name, tensor] = all[i];
+    if (next != own.end() && next->name == name) tensor = (next++)->tensor.to(Device::cpu);
+    const auto radams = 2 * (all_.size() - static_cast<size_t>(muons_));
+    const int owner = owners_[i < radams ? static_cast<size_t>(muons_) + i / 2 : i - radams];
+    std::vector<float> values = tensor.to_vector();
+    processes().broadcast(values.data(), values.size() * sizeof(float), owner);
+    if (owner != processes().rank()) assign(tensor, Tensor(tensor.shape(), values));
+  }
+  return all;
+}
+
+void Optimizer::set_state(const Parameters& state) {
+  Parameters own = own_state();
+  auto next = own.begin();
+  for (const auto& [name, tensor] : state)
+    if (next != own.end() && next->name == name) assign((next++)->tensor, tensor);
+}
+
+int64_t Optimizer::state_bytes() const { return 4 * element_count(own_state()); }
 
 }  // namespace runnel

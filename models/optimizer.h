@@ -68,9 +68,12 @@ class Muon {
 };
 
 // What a run trains with: RAdam, or Muon for the value, output and feed-forward matrices and RAdam for the rest.
+//
+// If it is divided over processes() (ZeRO stage 1, Rajbhandari et al. 2020), each of them keeps the moments of some
+// parameters, updates those, and gives their new values to the others.
 class Optimizer {
  public:
-  Optimizer(const Parameters& parameters, RAdamOptions options, bool muon = false);
+  Optimizer(const Parameters& parameters, RAdamOptions options, bool muon = false, bool divided = false);
 
   void step(const Gradients& gradients);
   // The same in parts: the squared norms of the gradients, the last of which is that of all together and tells whether
@@ -79,14 +82,26 @@ class Optimizer {
   void begin_update();
   void update(const Gradients& gradients, const Tensor& squares);
   void set_lr(double lr);
+  // For checkpoints, the moments of all parameters. Collective, if they are divided.
   Parameters state() const;
+  // Tensors for what state() returns: of 0, in host memory.
+  Parameters empty_state() const;
+  void set_state(const Parameters& state);  // this process's, from those of all
+  int64_t state_bytes() const;              // of this process
   void set_steps(int64_t steps) { radam_.set_steps(steps); }
 
  private:
+  Parameters own_state() const;
+  void share_parameters();
+
+  Parameters all_;           // Muon's, then RAdam's
+  int64_t muons_;            // how many of them are Muon's
+  int64_t own_muons_ = 0;    // of own_
+  std::vector<int> owners_;  // of each; empty: not divided
+  Parameters own_;           // this process's
+  Indices rows_;             // of own_ in squares, and the last
   RAdam radam_;
   Muon muon_;
-  Parameters all_;  // Muon's, then RAdam's
-  int64_t muons_;   // how many of them are Muon's
 };
 
 }  // namespace runnel

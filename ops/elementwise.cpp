@@ -14,9 +14,25 @@ void cpu::add(float* y, const float* a, const float* b, int64_t n) {
       y, n, [](Lanes p, Lanes q) RUNNEL_INLINE { return p + q; }, a, b);
 }
 
+void cpu::add_to_bf16(float* y, const float* a, const float* b, int64_t n) {
+  const auto rounded = [](Lanes x) RUNNEL_INLINE {
+    std::array<uint16_t, lanes> upper;
+    store(upper.data(), x);
+    return load(upper.data());
+  };
+  if (!b) return parallel_map(y, n, rounded, a);
+  parallel_map(
+      y, n, [=](Lanes p, Lanes q) RUNNEL_INLINE { return rounded(p + q); }, a, b);
+}
+
 void cpu::scale(float* y, const float* x, float s, int64_t n) {
   parallel_map(
       y, n, [s](Lanes v) RUNNEL_INLINE { return s * v; }, x);
+}
+
+void cpu::multiply(float* y, const float* a, const float* b, int64_t n) {
+  parallel_map(
+      y, n, [](Lanes p, Lanes q) RUNNEL_INLINE { return p * q; }, a, b);
 }
 
 void cpu::add_bias_forward(float* y, const float* x, const float* b, int64_t rows, int64_t n) {
@@ -150,6 +166,14 @@ Tensor reshape(const Tensor& x, Shape shape) {
   check(shape.size() == x.size(), "reshape: x ", x.shape(), " does not have as many elements as ", shape);
   return record("reshape", {x}, x.viewed_as(shape),
                 [from = x.shape()](const Tensor& dy) -> std::vector<Tensor> { return {dy.viewed_as(from)}; });
+}
+
+Tensor scale(const Tensor& x, const Tensor& factors) {
+  check(x.shape() == factors.shape(), "scale: the factors ", factors.shape(), " do not match x ", x.shape());
+  const Device device = device_of("scale", x, factors);
+  Tensor y(x.shape(), device);
+  DISPATCH(device, multiply(y.data(), x.data(), factors.data(), x.size()));
+  return record("scale", {x}, y, [factors](const Tensor& dy) -> std::vector<Tensor> { return {scale(dy, factors)}; });
 }
 
 Tensor sum(const Tensor& x) {

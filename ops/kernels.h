@@ -19,6 +19,8 @@ namespace runnel {
 
 // y = s x
 KERNEL(scale(float* y, const float* x, float s, int64_t n))
+// y = a b
+KERNEL(multiply(float* y, const float* a, const float* b, int64_t n))
 
 // y[r,j] = x[r,j] + b[j];  db[j] = sum_r dy[r,j]
 KERNEL(add_bias_forward(float* y, const float* x, const float* b, int64_t rows, int64_t n))

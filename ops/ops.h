@@ -17,15 +17,16 @@
 
 namespace runnel {
 
-Tensor add(const Tensor& a, const Tensor& b);       // [...] [...] -> [...]
-Tensor scale(const Tensor& x, float s);             // [...] -> [...]
-Tensor add_bias(const Tensor& x, const Tensor& b);  // [...,D] [D] -> [...,D]
-Tensor relu(const Tensor& x);                       // [...] -> [...]
-Tensor gelu(const Tensor& x);                       // [...] -> [...], exact (erf)
-Tensor elu_plus_one(const Tensor& x);               // [...] -> [...], eq. 7
-Tensor dropout(const Tensor& x, Dropout dropout);   // [...] -> [...]
-Tensor reshape(const Tensor& x, Shape shape);       // the same numbers, the same storage
-Tensor sum(const Tensor& x);                        // [...] -> []
+Tensor add(const Tensor& a, const Tensor& b);          // [...] [...] -> [...]
+Tensor scale(const Tensor& x, float s);                // [...] -> [...]
+Tensor scale(const Tensor& x, const Tensor& factors);  // [...] [...] -> [...]; no gradient for the factors
+Tensor add_bias(const Tensor& x, const Tensor& b);     // [...,D] [D] -> [...,D]
+Tensor relu(const Tensor& x);                          // [...] -> [...]
+Tensor gelu(const Tensor& x);                          // [...] -> [...], exact (erf)
+Tensor elu_plus_one(const Tensor& x);                  // [...] -> [...], eq. 7
+Tensor dropout(const Tensor& x, Dropout dropout);      // [...] -> [...]
+Tensor reshape(const Tensor& x, Shape shape);          // the same numbers, the same storage
+Tensor sum(const Tensor& x);                           // [...] -> []
 
 // The columns of a, then those of b. b [at least L,...,n] may also be what a batch a [B,L,...,m] shares.
 Tensor concat(const Tensor& a, const Tensor& b);  // [...,m] [...,n] -> [...,m+n]

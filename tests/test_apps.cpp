@@ -234,8 +234,8 @@ std::vector<double> numbers(const fs::path& run) {
 TEST_CASE("copy train: --micro-batch makes the same update from parts of the batch") {
   const Sandbox box;
   const std::string flags = train + "--length 16 --batch 8 --steps 1 --dropout 0 --precision f32 --out ";
-  succeed(box, flags + "whole");
-  for (const std::string size : {"1", "3", "7"}) {
+  succeed(box, flags + "whole --micro-batch 8");
+  for (const std::string size : {"0", "1", "3", "7"}) {
     CAPTURE(size);
     succeed(box, flags + "parts --micro-batch " + size);
     CHECK_LE(distance(numbers(box.folder / "parts"), numbers(box.folder / "whole")), rounding);
@@ -397,9 +397,11 @@ TEST_CASE("copy train: --dry-run foresees what a run takes, in parts and recompu
       CAPTURE(lengths + how);
       CHECK(foreseen(lengths + how) == doctest::Approx(taken(lengths + how)).epsilon(0.1));
     }
-  const auto of_length = [&](int length) { return foreseen("--batch 16 --length " + std::to_string(length)); };
+  const auto of_length = [&](int length) {
+    return foreseen("--batch 16 --micro-batch 16 --length " + std::to_string(length));
+  };
   CHECK(of_length(3072) / of_length(768) == doctest::Approx(4).epsilon(0.05));
-  for (const char* less : {" --micro-batch 4", " --recompute"})
+  for (const char* less : {" --micro-batch 4", " --micro-batch 16 --recompute"})
     CHECK(foreseen("--batch 16 --length 256" + std::string(less)) < 0.6 * of_length(256));
 }
 
@@ -484,8 +486,9 @@ TEST_CASE("RUNNEL_INSTRUCTION_SET: --version names the set that is used, and wha
 TEST_CASE("RUNNEL_PROFILE=1: a table of the kernels on stderr") {
   const Sandbox box;
   setenv("RUNNEL_PROFILE", "1", 1);
-  const Result result =
-      box.run("copy train --width 32 --feed-forward 40 --layers 2 --heads 2 --length 20 --batch 2 --steps 3 --out run");
+  const Result result = box.run(
+      "copy train --width 32 --feed-forward 40 --layers 2 --heads 2 --length 20 --batch 2 --micro-batch 2 --steps 3 "
+      "--out run");
   unsetenv("RUNNEL_PROFILE");
   CHECK(result.status == 0);
   const std::string& table = result.err;
@@ -575,7 +578,7 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"mnist --count 3", "; not \"--count\""},
       {"bench",
        "after \"runnel bench\" comes one of: attention training reading generation convergence lra lra-speed speech "
-       "speech-layers kernels ladder; --help"},
+       "speech-layers kernels ladder scaling; --help"},
       {"bench sing", "; not \"sing\""},
       {"copy train mnist train", "mnist"},
       {"copy evaluate train", "train"},

@@ -71,11 +71,15 @@ TEST_CASE("add, scale, reshape: values and gradients") {
       for (size_t i = 0; i < total.size(); ++i) total[i] += added[i];
       check_close(add(a, b), total, rounding);
       check_close(scale(a, -0.3f), mapped(a, [](double x) { return -0.3 * x; }), rounding);
+      std::vector<double> product = doubles(a);
+      for (size_t i = 0; i < product.size(); ++i) product[i] *= added[i];
+      check_close(scale(a, b), product, rounding);
       check_close(reshape(a, Shape{shape.size()}), doubles(a), exact);
     }
     const Tensor a = random_tensor(Shape{5, 7}, 5, -1, 1, device), b = random_tensor(Shape{5, 7}, 6, -1, 1, device);
     check_gradients([](const std::vector<Tensor>& in) { return add(in[0], in[1]); }, {a, b});
     check_gradients([](const std::vector<Tensor>& in) { return scale(in[0], 1.7f); }, {a});
+    check_gradients([b](const std::vector<Tensor>& in) { return scale(in[0], b); }, {a});
     check_gradients(
         [](const std::vector<Tensor>& in) {
           return relu(reshape(in[0], Shape{7, 5}));

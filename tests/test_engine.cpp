@@ -318,17 +318,21 @@ TEST_CASE("take_gradient: a rule adds in place to what others returned, unless a
   CHECK(!take_gradient(x));  // outside of a backward pass
 }
 
-TEST_CASE("tape: gradients of several losses are added up") {
-  const Tensor x = leaf(Shape{2}, {3, -1}), y = leaf(Shape{2}, {1, 2});
-  Gradients gradients;
-  for (const float s : {2.0f, 5.0f}) {
-    Tape tape;
-    gradients = tape.backward(sum(add(scale(x, s), x)), std::move(gradients));
-  }
+TEST_CASE("tape: leaves are reported one by one, each when its gradient is complete") {
+  const Tensor first = leaf(Shape{2}, {3, -1}), shared = leaf(Shape{2}, {1, 2}), last = leaf(Shape{2}, {1, 2});
+  const Tensor unused = leaf(Shape{2}, {1, 2});
   Tape tape;
-  gradients = tape.backward(sum(y), std::move(gradients));
-  CHECK(gradients.of(x).to_vector() == std::vector<float>{9, 9});
-  CHECK(gradients.of(y).to_vector() == std::vector<float>{1, 1});
+  const Tensor x = add(scale(shared, 2), first);
+  const Tensor y = recompute([&] { return add(scale(x, 5), last); });
+  scale(unused, 3);  // the loss does not depend on it
+  std::vector<uint64_t> order;
+  std::vector<std::vector<float>> values;
+  tape.backward(sum(add(y, shared)), [&](uint64_t id, const Tensor& gradient) {
+    order.push_back(id);
+    values.push_back(gradient.to_vector());
+  });
+  CHECK(order == std::vector<uint64_t>{last.id(), first.id(), shared.id()});
+  CHECK(values == std::vector<std::vector<float>>{{1, 1}, {5, 5}, {11, 11}});
 }
 
 TEST_CASE("tape: only what wants a gradient gets one") {

@@ -34,7 +34,7 @@ const std::map<std::string, Rule> rules = {
     {"datasets", {{"engine", "datasets"}, {"stb/stb_image.h", "zlib.h", "fftw3.h", "sndfile.h", "nlohmann/json.hpp"}}},
     {"apps",
      {{"engine", "ops", "cuda", "models", "datasets", "apps"},
-      {"CLI/CLI.hpp", "benchmark/benchmark.h", "fmt/format.h", "nlohmann/json.hpp", "stb/stb_image_write.h"}}},
+      {"CLI/CLI.hpp", "benchmark/benchmark.h", "fmt/format.h", "mpi.h", "nlohmann/json.hpp", "stb/stb_image_write.h"}}},
 };
 const Names for_cuda = {"ops/kernels.h",     "ops/ladder/kernels.h",  "engine/check.h",  "engine/memory.h",
                         "engine/numerics.h", "engine/cuda_backend.h", "engine/profile.h"};

@@ -139,7 +139,7 @@ class RecordingTask : public Task {
 TrainSettings settings_for(const fs::path& folder) {
   TrainSettings s;
   s.out = folder.string();
-  s.batch = 16;
+  s.batch = s.micro_batch = 16;
   s.steps = 60;
   s.lr = 1e-2;
   s.evaluate_every = s.save_every = 20;

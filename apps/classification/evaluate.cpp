@@ -9,6 +9,7 @@
 #include "apps/cli/terminal.h"
 #include "datasets/batch.h"
 #include "engine/check.h"
+#include "engine/communicator.h"
 
 namespace runnel {
 
@@ -51,7 +52,8 @@ Predictions predict(const SequenceClassifier& model, const LabelledSequences& se
   std::iota(order.begin(), order.end(), 0);
   const auto length = [&](int64_t i) { return lengths[static_cast<size_t>(samples[static_cast<size_t>(i)])]; };
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return length(a) < length(b); });
-  for (int64_t first = 0; first < count; first += batch) {
+  const auto parts = divided((count + batch - 1) / batch, [&](int64_t part) {
+    const int64_t first = part * batch;
     report(first, count);
     std::vector<int64_t> together;
     for (int64_t i = first; i < std::min(first + batch, count); ++i)
@@ -60,15 +62,18 @@ Predictions predict(const SequenceClassifier& model, const LabelledSequences& se
     const Device device = model.device();
     const std::vector<float> logits =
         model({in.tokens.to(device), in.positions.to(device), in.lengths.to(device)}).to_vector();
-    for (int64_t i = 0; i < std::ssize(together); ++i) {
-      const float* const row = logits.data() + i * classes;
-      const double largest = *std::max_element(row, row + classes);
-      double* const p = all.probabilities.data() + order[static_cast<size_t>(first + i)] * classes;
+    std::vector<double> probabilities(logits.begin(), logits.end());
+    for (auto p = probabilities.begin(); p != probabilities.end(); p += classes) {
+      const double largest = *std::max_element(p, p + classes);
       double total = 0;
-      for (int64_t c = 0; c < classes; ++c) total += p[c] = std::exp(static_cast<double>(row[c]) - largest);
+      for (int64_t c = 0; c < classes; ++c) total += p[c] = std::exp(p[c] - largest);
       for (int64_t c = 0; c < classes; ++c) p[c] /= total;
     }
-  }
+    return probabilities;
+  });
+  for (int64_t i = 0; i < count; ++i)
+    std::copy_n(parts[static_cast<size_t>(i / batch)].begin() + i % batch * classes, classes,
+                all.probabilities.begin() + order[static_cast<size_t>(i)] * classes);
   return all;
 }
 

@@ -100,7 +100,7 @@ class ClassificationTraining : public Task {
   }
   std::vector<double> validate(const WorkDone& report) const override {
     const std::vector<int64_t> samples = some_samples(data_.validation, settings_.validation);
-    const int64_t part = settings_.micro_batch ? settings_.micro_batch : settings_.batch;
+    const int64_t part = settings_.sequences_at_a_time();
     const Score result = score(runnel::predict(model_, data_.validation, samples, settings_.view(), part, report),
                                data_.validation, samples);
     return {result.accuracy, result.loss};

@@ -14,12 +14,13 @@ namespace runnel {
 namespace {
 
 int output_error = 0;  // errno of the first write to standard output that failed
+bool is_dropped = false;
 int text_descriptor = STDOUT_FILENO, output_descriptor = STDOUT_FILENO, error_descriptor = STDERR_FILENO;
 
 // Claims to have written everything: {fmt} throws if a stream fails, which would end a run for a line of progress.
 ssize_t write_or_drop(void* descriptor, const char* bytes, size_t size) {
   const int fd = *static_cast<const int*>(descriptor);
-  for (size_t done = 0; done < size;) {
+  for (size_t done = is_dropped ? size : 0; done < size;) {
     const ssize_t written = write(fd, bytes + done, size - done);
     if (written >= 0) {
       done += static_cast<size_t>(written);
@@ -51,6 +52,11 @@ void prepare_output() {
   std::signal(SIGPIPE, SIG_IGN);
   if (FILE* const out = stream_to(text_descriptor, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF)) stdout = out;
   if (FILE* const err = stream_to(error_descriptor, _IONBF)) stderr = err;
+}
+
+void drop_output(bool drop) {
+  std::fflush(stdout);
+  is_dropped = drop;
 }
 
 std::string output_problem() {

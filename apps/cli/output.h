@@ -8,6 +8,8 @@ namespace runnel {
 // To be called first in main. A closed descriptor 0, 1 or 2 is opened on /dev/null, since otherwise the next file that
 // is opened would get its number, and with it whatever is printed.
 void prepare_output();
+// Whether what is printed is dropped: on all processes of several but the first.
+void drop_output(bool drop);
 // Writes what is still buffered. Returns why standard output could not be written, or "". A reader that has left, as in
 // `runnel ... | head`, is no problem.
 std::string output_problem();

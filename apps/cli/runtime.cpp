@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 #include <omp.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 
 #include "apps/cli/terminal.h"
 #include "engine/check.h"
+#include "engine/communicator.h"
 #include "engine/numerics.h"
 
 namespace runnel {
@@ -34,6 +36,7 @@ void RuntimeOptions::prepare() {
   if (device == "auto") device = problem.empty() && !cuda_is_emulated() ? "cuda" : "cpu";
   check(device == "cpu" || problem.empty(), "--device ", device, ": ", problem);
   const bool cuda = where() == Device::cuda;
+  check<UsageError>(!cuda || processes().size() == 1, "several processes compute on the CPU only; give --device cpu");
   if (cuda && cuda_is_emulated())
     fmt::print(stderr,
                "this build has no GPU support: an emulator runs the CUDA kernels on the CPU, many times slower\n");
@@ -45,7 +48,15 @@ void RuntimeOptions::prepare() {
                 : precision == "int8" ? Precision::int8
                                       : Precision::f32,
                 where());
-  if (threads == 0) threads = omp_get_max_threads();
+  // The cores of a host, or those that the launcher has bound this process to.
+  const int64_t cores = omp_get_num_procs(), of_host = sysconf(_SC_NPROCESSORS_ONLN),
+                on_host = processes().processes_on_host();
+  if (threads == 0) threads = cores < of_host ? cores : std::max<int64_t>(omp_get_max_threads() / on_host, 1);
+  if (on_host > 1 && cores * on_host < of_host)
+    fmt::print(stderr,
+               "runnel: the launcher has bound each of {} processes to {} of {} cores; mpirun --bind-to none leaves "
+               "them all\n",
+               on_host, cores, of_host);
   // Under OMP_THREAD_LIMIT a team is smaller than was requested, and oneDNN leaves undone what the missing threads had.
   threads = std::min<int64_t>(threads, omp_get_thread_limit());
   omp_set_num_threads(static_cast<int>(threads));

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
+#include "apps/training/mpi_communicator.h"
 #include "engine/check.h"
 #include "engine/version.h"
 
@@ -198,7 +199,7 @@ void Subcommand::apply_flags() const {
 CommandLine::CommandLine()
     : program_(std::make_shared<CLI::App>("Runnel trains and samples transformers with linear attention.")) {
   program_->option_defaults()->always_capture_default()->take_last();  // a flag given twice: the last counts
-  program_->set_version_flag("--version", [] { return version_text(); });
+  program_->set_version_flag("--version", [] { return version_text() + "\nMPI        " + mpi_version(); });
   program_->require_subcommand(0, 1);  // one at each level: each subcommand takes this over
 }
 

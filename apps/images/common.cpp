@@ -8,6 +8,7 @@
 
 #include "apps/training/task.h"
 #include "engine/check.h"
+#include "engine/communicator.h"
 #include "models/generation.h"
 
 namespace runnel {
@@ -110,21 +111,32 @@ int64_t LoadedImageModel::class_number(const std::string& text) const {
 std::vector<double> nll_by_position(const AutoregressiveTransformer& model, const ImageSet& images,
                                     bool class_conditional, const std::function<void(int64_t, int64_t)>& progress) {
   const int64_t at_once = std::max<int64_t>(1, 6272 / images.size());  // keeps activations near the caches
+  const int64_t each = 16 * at_once, parts = (images.count + each - 1) / each;
   const size_t length = static_cast<size_t>(model.config.max_length);
   std::vector<double> total(length);
-  for (int64_t first = 0; first < images.count; first += at_once) {
-    const ByteBatch batch =
-        byte_batch(images, first, std::min(at_once, images.count - first), model.device(), class_conditional);
-    const std::vector<float> nll = byte_nll(model(batch.tokens), batch.targets).to_vector();
-    for (size_t i = 0; i < nll.size(); ++i) total[i % length] += nll[i];
-    if (progress) progress(std::min(first + at_once, images.count), images.count);
-  }
+  const auto sums = divided(parts, [&](int64_t part) {
+    std::vector<double> sum(length);
+    const int64_t end = std::min((part + 1) * each, images.count);
+    for (int64_t first = part * each; first < end; first += at_once) {
+      const ByteBatch batch =
+          byte_batch(images, first, std::min(at_once, end - first), model.device(), class_conditional);
+      const std::vector<float> nll = byte_nll(model(batch.tokens), batch.targets).to_vector();
+      for (size_t i = 0; i < nll.size(); ++i) sum[i % length] += nll[i];
+      if (progress) progress(std::min(first + at_once, end), images.count);
+    }
+    return sum;
+  });
+  if (progress) progress(images.count, images.count);
+  for (const std::vector<double>& sum : sums) std::ranges::transform(total, sum, total.begin(), std::plus<>());
   return total;
 }
 
-std::vector<uint8_t> generate(const Decoder& start, Key seed, int64_t first, int64_t count,
-                              const std::vector<int64_t>& first_bytes, int64_t wanted, double temperature,
-                              const std::function<void(int64_t, int64_t)>& progress) {
+namespace {
+
+// What generate() returns, by this process alone.
+std::vector<uint8_t> draw(const Decoder& start, Key seed, int64_t first, int64_t count,
+                          const std::vector<int64_t>& first_bytes, int64_t wanted, double temperature,
+                          const std::function<void(int64_t, int64_t)>& progress) {
   const AutoregressiveConfig& config = start.model().config;
   const int64_t class_count = config.vocabulary - 256;
   const bool class_conditional = class_count > 0;
@@ -146,6 +158,24 @@ std::vector<uint8_t> generate(const Decoder& start, Key seed, int64_t first, int
   complete(images, class_conditional ? 0 : 1, start, std::vector<int64_t>(keys.size()), keys,
            static_cast<float>(temperature), progress, classes);
   return images;
+}
+
+}  // namespace
+
+std::vector<uint8_t> generate(const Decoder& start, Key seed, int64_t first, int64_t count,
+                              const std::vector<int64_t>& first_bytes, int64_t wanted, double temperature,
+                              const std::function<void(int64_t, int64_t)>& progress) {
+  const int64_t shares = processes().size();
+  const auto drawn = divided(shares, [&](int64_t share) -> std::vector<double> {
+    const int64_t begin = share * count / shares, own = (share + 1) * count / shares - begin;
+    if (own == 0) return {};
+    const std::vector<uint8_t> images =
+        draw(start, seed, first + begin, own, first_bytes, wanted, temperature, progress);
+    return {images.begin(), images.end()};
+  });
+  std::vector<uint8_t> all;
+  for (const std::vector<double>& images : drawn) all.insert(all.end(), images.begin(), images.end());
+  return all;
 }
 
 Settings DrawOptions::list() {

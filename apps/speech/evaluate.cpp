@@ -10,6 +10,7 @@
 #include "apps/speech/speech.h"
 #include "datasets/batch.h"
 #include "engine/check.h"
+#include "engine/communicator.h"
 #include "ops/ops.h"
 
 namespace runnel {
@@ -30,21 +31,30 @@ std::vector<Transcription> transcribe(const Transcriber& model, const SpeechSet&
                    [&](size_t a, size_t b) { return set.frames(utterances[a]) < set.frames(utterances[b]); });
   const Device device = model.device();
   const auto count = std::ssize(order);
-  for (int64_t first = 0; first < count; first += batch) {
+  const auto parts = divided((count + batch - 1) / batch, [&](int64_t part) {
+    const int64_t first = part * batch;
     report(first, count);
     std::vector<int64_t> together;
     for (int64_t i = first; i < std::min(first + batch, count); ++i)
       together.push_back(utterances[order[static_cast<size_t>(i)]]);
     const SpeechBatch in = speech_batch(set, together, model.config.max_length, model.config.bins / set.bins);
-    const std::vector<int32_t> lengths = in.lengths.to_vector();
-    const Tensor logits = model(in.features.to(device), in.lengths.to(device));
-    const std::vector<float> numbers = logits.to_vector();
-    const int64_t row = logits.size() / std::ssize(together);
-    for (int64_t i = 0; i < std::ssize(together); ++i) {
-      const auto begin = numbers.begin() + i * row;
-      all[order[static_cast<size_t>(first + i)]].logits.assign(
-          begin, begin + lengths[static_cast<size_t>(i)] * model.config.symbols);
-    }
+    const std::vector<float> logits = model(in.features.to(device), in.lengths.to(device)).to_vector();
+    const auto row = std::ssize(logits) / std::ssize(together);
+    std::vector<double> numbers;  // without those of the padding
+    for (int64_t i = 0; i < std::ssize(together); ++i)
+      numbers.insert(numbers.end(), logits.begin() + i * row,
+                     logits.begin() + i * row + in.lengths.data()[i] * model.config.symbols);
+    return numbers;
+  });
+  const int64_t stack = model.config.bins / set.bins;
+  for (int64_t i = 0, at = 0; i < count; ++i) {
+    if (i % batch == 0) at = 0;
+    Transcription& one = all[order[static_cast<size_t>(i)]];
+    const int64_t positions = std::min((set.frames(one.utterance) + stack - 1) / stack, model.config.max_length);
+    const int64_t end = at + positions * model.config.symbols;
+    const std::vector<double>& numbers = parts[static_cast<size_t>(i / batch)];
+    one.logits.assign(numbers.begin() + at, numbers.begin() + end);
+    at = end;
   }
   return all;
 }

@@ -198,7 +198,7 @@ class SpeechTraining : public Task {
       }
     const auto labels = static_cast<float>(std::max<int64_t>(batch.labels, 1));
     return {{batch.lengths, batch.targets, batch.target_lengths},
-            {batch.features, Tensor::full(Shape{count, 1}, 1 / labels, Device::cpu)},
+            {batch.features, Tensor::full(Shape{count}, 1 / labels, Device::cpu)},
             static_cast<double>(labels),
             batch.frames};
   }
@@ -206,18 +206,20 @@ class SpeechTraining : public Task {
   Tensor loss(const Slice& batch, std::optional<Key> key) const override {
     const Tensor logits = model_(batch.numbers[0], batch.indices[0], key);
     const Tensor each = ctc_loss(logits, batch.indices[0], batch.indices[1], batch.indices[2], {.zero_infinity = true});
-    return reshape(matmul(reshape(each, Shape{1, each.size()}), batch.numbers[1]), Shape{});
+    return sum(scale(each, batch.numbers[1]));
   }
   std::vector<double> validate(const WorkDone& report) const override {
     const SpeechSet& set = data_.sets.validation;
-    const SpeechScore found = score(transcribe(model_, set, some_utterances(set, settings_.validation), part(), report),
-                                    set, data_.spelling, 0);
+    const SpeechScore found = score(
+        transcribe(model_, set, some_utterances(set, settings_.validation), settings_.sequences_at_a_time(), report),
+        set, data_.spelling, 0);
     return {found.labels.rate(), found.loss};
   }
   std::string preview_text(const WorkDone& report) const override {
     const SpeechSet& set = data_.sets.validation;
     std::string lines;
-    for (const Transcription& one : transcribe(model_, set, some_utterances(set, 16), part(), report)) {
+    for (const Transcription& one :
+         transcribe(model_, set, some_utterances(set, 16), settings_.sequences_at_a_time(), report)) {
       const std::vector<int32_t> labels = labels_of(best_alignment(one.logits, model_.config.symbols));
       lines += fmt::format("said  {}\nheard {}\n", set.texts[static_cast<size_t>(one.utterance)],
                            data_.spelling.text(labels));
@@ -226,8 +228,6 @@ class SpeechTraining : public Task {
   }
 
  private:
-  int64_t part() const { return settings_.micro_batch ? settings_.micro_batch : settings_.batch; }
-
   const SpeechSettings& settings_;
   const SpeechTaskData& data_;
   const uint32_t checksum_;

@@ -13,6 +13,7 @@
 #include "apps/training/task.h"
 #include "datasets/copy_task.h"
 #include "engine/check.h"
+#include "engine/communicator.h"
 #include "models/checkpoint.h"
 #include "models/decoder.h"
 
@@ -64,15 +65,16 @@ class CopyTraining : public Task {
   }
 
   std::vector<double> validate(const WorkDone& report) const override {
-    const int64_t part = settings_.micro_batch ? settings_.micro_batch : settings_.batch;
-    double total = 0, weight = 0;
-    for (int64_t first = 0; first < settings_.batch; first += part) {
+    const int64_t part = settings_.sequences_at_a_time();
+    const auto losses = divided((settings_.batch + part - 1) / part, [&](int64_t i) -> std::vector<double> {
+      const int64_t first = i * part;
       report(first, settings_.batch);
       const Slice batch = slice(data_.batch(key_for(settings_.seed, Purpose::validation),
                                             std::min(part, settings_.batch - first), model_.device(), first));
-      total += batch.weight * loss(batch, {}).item();
-      weight += batch.weight;
-    }
+      return {batch.weight * loss(batch, {}).item(), batch.weight};
+    });
+    double total = 0, weight = 0;
+    for (const std::vector<double>& one : losses) total += one[0], weight += one[1];
     return {total / weight};
   }
 

@@ -1,8 +1,11 @@
 #include "apps/training/settings.h"
 
+#include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "engine/check.h"
+#include "engine/communicator.h"
 #include "engine/file.h"
 #include "engine/memory.h"
 #include "models/json.h"
@@ -21,14 +24,41 @@ constexpr uint64_t most_config_bytes = 1 << 20;
 
 }  // namespace
 
+int64_t TrainSettings::sequences_at_a_time() const {
+  const int64_t count = processes().size();
+  const int64_t by_default = where() == Device::cuda ? batch : batch / std::gcd(batch, std::max<int64_t>(8, count));
+  const int64_t part = micro_batch ? std::min(micro_batch, batch) : by_default;
+  const int64_t parts = (batch + part - 1) / part;
+  check<UsageError>(count == 1 || (batch % part == 0 && parts % count == 0), "--batch ", batch,
+                    micro_batch ? " in parts of --micro-batch " + std::to_string(part) : "",
+                    " cannot be divided among ", count, " processes; give multiples of ", count);
+  check<UsageError>(count == 1 || std::has_single_bit(static_cast<uint64_t>(parts)), "--batch ", batch, " is ", parts,
+                    " times --micro-batch; with several processes, that must be a power of two");
+  check<UsageError>(reduction == "exact" || gradients == "f32",
+                    "--reduction fast and --gradients bf16: MPI does not add bfloat16; give one of them");
+  return part;
+}
+
 Settings TrainSettings::list() {
   return extended(
       RuntimeOptions::list(),
       {{"batch", &batch, in_range(1, 1 << 20), "sequences per update"},
        {"micro-batch", &micro_batch, in_range(0, 1 << 20),
-        "gradient accumulation: sequences whose gradients are computed at a time, for less memory and the same update; "
-        "0: all of --batch",
+        "sequences whose gradients are computed at a time (gradient accumulation); 0: an eighth of --batch, or a "
+        "quarter or a half, if it can be divided; on CUDA all",
         Since::later, changeable},
+       {"reduction", &reduction, one_of({"exact", "fast"}),
+        "sums of gradients over processes: exact: the same bytes for any number of processes; fast: in the order that "
+        "MPI likes best",
+        Since::later, changeable},
+       {"gradients", &gradients, one_of({"f32", "bf16"}),
+        "bf16: sums of gradients are rounded to bfloat16, which halves what processes send", Since::later, changeable},
+       {"shard",
+        &shard,
+        {},
+        "divide the optimizer's moments over the processes (ZeRO stage 1): less memory for each",
+        Since::later,
+        changeable},
        {"steps", &steps, in_range(1), "updates", Since::first, changeable},
        {"minutes", &minutes, in_range(0, 1e6), "stop after this many minutes of training in all; 0: no limit",
         Since::later, changeable},

@@ -19,7 +19,10 @@ namespace runnel {
 struct TrainSettings : RuntimeOptions {
   std::string preset = "paper";
   int64_t batch = 64;
-  int64_t micro_batch = 0;  // 0: the whole batch
+  int64_t micro_batch = 0;  // 0: an eighth of the batch, or what comes nearest
+  std::string reduction = "exact";
+  std::string gradients = "f32";
+  bool shard = false;
   int64_t steps = 10000;
   double minutes = 0;  // of training in all, over all resumes; 0: no limit
   double lr = 1e-3;
@@ -41,6 +44,11 @@ struct TrainSettings : RuntimeOptions {
   bool resume = false;
   bool overwrite = false;
   bool dry_run = false;
+
+  // The size of the parts of a batch: --micro-batch, or by default an eighth of the batch, so that eight processes can
+  // share them, or as near as a power of two can divide it; on CUDA, which shares with none, all of it. Throws
+  // UsageError if processes() cannot share the parts.
+  int64_t sequences_at_a_time() const;
 
   Settings list() override;
   // Sets what an older version's config.json lacks and what its runs did by another setting.

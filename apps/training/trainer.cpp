@@ -19,6 +19,7 @@
 #include "apps/training/run_folder.h"
 #include "apps/training/task.h"
 #include "engine/check.h"
+#include "engine/communicator.h"
 #include "engine/file.h"
 #include "engine/memory.h"
 #include "engine/version.h"
@@ -79,7 +80,7 @@ class Trainer {
   Trainer(const Task& task, const TrainSettings& settings, const json& config)
       : task_(task),
         settings_(settings),
-        part_(settings.micro_batch ? std::min(settings.micro_batch, settings.batch) : settings.batch),
+        part_(settings.sequences_at_a_time()),
         config_(config),
         metrics_(task.metrics()),
         parameters_(task.parameters()),
@@ -90,14 +91,32 @@ class Trainer {
                     .weight_decay = settings.weight_decay,
                     .clip = settings.clip,
                     .global_clip = settings.global_clip},
-                   settings.optimizer == "muon"),
+                   settings.optimizer == "muon", settings.shard),
         updater_(optimizer_, settings.where(), key_for(settings.seed, Purpose::dropout),
-                 [&task](const Slice& slice, Key key) { return task.loss(slice, key); }) {}
+                 [&task](const Slice& slice, Key key) { return task.loss(slice, key); },
+                 {.any_order = settings.reduction == "fast", .bf16 = settings.gradients == "bf16"}) {}
 
   int run();
+  // What ranks other than 0 do in a run: what rank 0 tells them to.
+  int follow();
   void dry_run();
 
  private:
+  struct Order {
+    enum { update, evaluate, save, leave } what;
+    int64_t step = 0;  // of an update
+    double lr = 0;
+    int status = 0;  // to leave with
+  };
+  // Rank 0 tells the others; they get what it has told.
+  static Order tell(Order order) {
+    processes().broadcast(&order, sizeof order);
+    return order;
+  }
+  // Throws Error that names the first process that was started with something else than rank 0.
+  void check_that_all_agree() const;
+  void share_state();  // rank 0's weights, moments and step with the others
+
   struct Update {
     double loss;     // nats
     int64_t tokens;  // that it read
@@ -117,9 +136,9 @@ class Trainer {
   void save();
   void save_if_best(double value);
   std::vector<double> evaluate();
-  Checkpoint checkpoint(const fs::path& path, bool with_optimizer) const;
+  Checkpoint checkpoint(const fs::path& path, const Parameters& moments) const;
   void report(double seconds, double rate);  // loss.png and report.html
-  double update_bytes();
+  double update_bytes(int64_t batch);
 
   const Task& task_;
   const TrainSettings& settings_;
@@ -131,23 +150,29 @@ class Trainer {
   Updater updater_;
   std::optional<RunFolder> folder_;  // none in a dry run
   TrainState at_;
+  Parameters moments_;             // from a checkpoint, until they are shared
   int64_t saved_ = -1;             // the step that last.safetensors holds
   std::set<std::string> failing_;  // files that could not be written the last time
 };
 
 Trainer::Update Trainer::update(int64_t step, int64_t batch, int64_t part) {
+  Communicator& all = processes();
+  const int64_t own = (batch + part - 1) / part / all.size() * part;  // sequences, unless the last part is smaller
+  const int64_t begin = all.rank() * own, end = all.size() == 1 ? batch : begin + own;
   std::vector<Slice> slices;
-  int64_t tokens = 0;
-  for (int64_t done = 0; done < batch; done += part) {
-    slices.push_back(task_.slice(step * batch + done, std::min(part, batch - done)));
-    tokens += slices.back().tokens;
+  double weight = 0, tokens = 0;
+  for (int64_t first = begin; first < end; first += part) {
+    slices.push_back(task_.slice(step * batch + first, std::min(part, end - first)));
+    weight += slices.back().weight;
+    tokens += static_cast<double>(slices.back().tokens);
   }
-  const Updater::Result result = updater_.update(step, slices);
+  const std::vector<double> totals = all.sum({weight, tokens});
+  const Updater::Result result = updater_.update(step, slices, totals[0]);
   if (!result.is_finite)
     fail("step ", step + 1, ": ", updater_.first_non_finite(), "; ",
          saved_ < 0 ? "nothing was saved yet" : fmt::format("{} holds step {}", folder_->last(), saved_),
          "; a run with a lower --lr may get further");
-  return {result.loss, tokens};
+  return {result.loss, static_cast<int64_t>(totals[1])};
 }
 
 double Trainer::learning_rate(int64_t step, double seconds) const {
@@ -167,7 +192,7 @@ double Trainer::learning_rate(int64_t step, double seconds) const {
   return after_warmup > 0 ? lr * std::min(1.0, left / after_warmup) : lr;
 }
 
-Checkpoint Trainer::checkpoint(const fs::path& path, bool with_optimizer) const {
+Checkpoint Trainer::checkpoint(const fs::path& path, const Parameters& moments) const {
   Checkpoint c{.path = path,
                .content = {parameters_, {}},
                .task = task_.name(),
@@ -176,8 +201,7 @@ Checkpoint Trainer::checkpoint(const fs::path& path, bool with_optimizer) const 
                .data = task_.data(),
                .state = at_};
   c.config.erase("threads");  // they change no number
-  if (with_optimizer)
-    for (const NamedTensor& moment : optimizer_.state()) c.content.tensors.push_back(moment);
+  c.content.tensors.insert(c.content.tensors.end(), moments.begin(), moments.end());
   return c;
 }
 
@@ -203,14 +227,17 @@ void Trainer::save() {
           " left numbers in ", name, " that are not finite; nothing was saved after step ",
           std::max<int64_t>(saved_, 0));
   }
-  const auto write = [&](const fs::path& path) { save_checkpoint(checkpoint(path, true)); };
+  tell({.what = Order::save});
+  const Parameters moments = optimizer_.state();
+  const auto write = [&](const fs::path& path) { save_checkpoint(checkpoint(path, moments)); };
   if (attempt("last", [&] { folder_->save_last(write); })) saved_ = at_.step;
 }
 
 void Trainer::load(const fs::path& path) {
   const Checkpoint c = read_checkpoint(path, task_.name());
+  moments_ = optimizer_.empty_state();
   Parameters into = parameters_;
-  for (const NamedTensor& moment : optimizer_.state()) into.push_back(moment);
+  into.insert(into.end(), moments_.begin(), moments_.end());
   check(c.content.tensors.size() == into.size(), path.string(), " belongs to another model: it has ",
         c.content.tensors.size(), " tensors, not ", into.size());
   const TrainState at = train_state(c);
@@ -220,6 +247,66 @@ void Trainer::load(const fs::path& path) {
   const json began = c.data.is_object() ? c.data.value("checksum", json()) : json(), now = task_.data();
   if (now.is_object() && !began.is_null() && began != now.value("checksum", json()))
     warn("runnel: the training data are not those that the run began with; the run goes on with them\n");
+}
+
+void Trainer::check_that_all_agree() const {
+  json own{{"version", version_text().substr(0, version_text().find('\n'))},
+           {"task", task_.name()},
+           {"device", name(settings_.where())},
+           {"model", task_.model()},
+           {"training data", task_.data().is_object() ? task_.data().value("checksum", json()) : json()}};
+  for (const auto& [setting, value] : config_.items())
+    if (setting != "threads" && setting != "data" && setting != "out") own["--" + setting] = value;
+  const std::vector<std::string> all = processes().all_gather(processes().name() + "\n" + own.dump());
+  const auto parsed = [](const std::string& text) { return json::parse(text.substr(text.find('\n') + 1)); };
+  const json first = parsed(all[0]);
+  for (const std::string& text : all) {
+    const json other = parsed(text);
+    for (const auto& [what, value] : first.items())
+      check(other.value(what, json()) == value, "all processes must be started alike, but ",
+            text.substr(0, text.find('\n')), " has ", what, " ", other.value(what, json()).dump(), ", and rank 0 ",
+            value.dump());
+  }
+}
+
+void Trainer::share_state() {
+  if (processes().size() > 1) {
+    if (moments_.empty()) moments_ = optimizer_.empty_state();
+    Parameters all = parameters_;
+    all.insert(all.end(), moments_.begin(), moments_.end());
+    for (NamedTensor& one : all) {
+      std::vector<float> values = one.tensor.to_vector();
+      processes().broadcast(values.data(), values.size() * sizeof(float));
+      if (processes().rank() > 0) assign(one.tensor, Tensor(one.tensor.shape(), values));
+    }
+    processes().broadcast(&at_.step, sizeof at_.step);
+  }
+  optimizer_.set_state(std::exchange(moments_, {}));
+  optimizer_.set_steps(at_.step);
+}
+
+int Trainer::follow() {
+  const InterruptGuard signals;  // rank 0 decides when to stop
+  check_that_all_agree();
+  share_state();
+  const WorkDone say_nothing = [](int64_t, int64_t) {};
+  for (;;) {
+    const Order order = tell({});
+    if (order.what == Order::leave) return order.status;
+    try {
+      if (order.what == Order::update) {
+        optimizer_.set_lr(order.lr);
+        update(order.step, settings_.batch, part_);
+      } else if (order.what == Order::save) {
+        optimizer_.state();
+      } else {
+        task_.validate(say_nothing);
+        task_.preview_text(say_nothing);
+        task_.preview(say_nothing);
+      }
+    } catch (const LeftByAnother&) {  // rank 0 was interrupted, or has failed and ends all
+    }
+  }
 }
 
 void Trainer::open_folder() {
@@ -238,11 +325,12 @@ void Trainer::save_if_best(double value) {
   if (!std::isnan(before) && !(metrics_[0].higher_is_better ? value > before : value < before)) return;
   at_.best = value;
   at_.best_step = at_.step;
-  if (!attempt("best", [&] { save_checkpoint(checkpoint(*folder_ / "best.safetensors", false)); })) at_.best = before;
+  if (!attempt("best", [&] { save_checkpoint(checkpoint(*folder_ / "best.safetensors", {})); })) at_.best = before;
 }
 
 // The metrics' values. Throws Interrupted on Ctrl-C.
 std::vector<double> Trainer::evaluate() {
+  tell({.what = Order::evaluate});
   const std::vector<double> values = task_.validate(interruptible("validated"));
   check(values.size() == metrics_.size(), task_.name(), ": ", values.size(), " values of ", metrics_.size(),
         " metrics");
@@ -294,7 +382,9 @@ void Trainer::report(double seconds, double rate) {
 
 int Trainer::run() {
   const InterruptGuard signals;
+  check_that_all_agree();
   open_folder();
+  share_state();
   MetricsFile metrics(*folder_ / "metrics.csv", metrics_, at_.step);
   reset_peak(settings_.where());
   const bool terminal = is_terminal(STDOUT_FILENO);
@@ -327,7 +417,9 @@ int Trainer::run() {
   while ((!last || at_.is_evaluation_due) && !is_interrupted()) {
     const double start = now();
     if (!at_.is_evaluation_due) {
-      optimizer_.set_lr(learning_rate(at_.step, start - begun));
+      const double lr = learning_rate(at_.step, start - begun);
+      tell({.what = Order::update, .step = at_.step, .lr = lr});
+      optimizer_.set_lr(lr);
       const Update done = update(at_.step, settings_.batch, part_);
       at_.loss_sum += done.loss;
       ++at_.loss_count;
@@ -377,6 +469,7 @@ int Trainer::run() {
                                  folder_->last(), saved_));
   check(!failing_.contains("best"), folder_->name(), "/best.safetensors could not be saved; ", folder_->last(),
         " holds step ", at_.step);
+  tell({.what = Order::leave, .status = last ? 0 : 130});
   if (!last) {
     say(fmt::format("{}stopped and saved at step {}; continue with: runnel {} train --resume --out {}\n",
                     terminal ? "\n" : "", grouped(double(at_.step)), task_.name(), shell_quoted(folder_->name())));
@@ -391,12 +484,12 @@ int Trainer::run() {
 // The most bytes that tensors take during an update, on top of parameters and moments. Whole batches may not fit, but
 // two small ones say what they take: where activations outweigh the gradients of the parameters in both, bytes are
 // linear in what is computed at a time.
-double Trainer::update_bytes() {
-  const double enough = 8 * 4 * static_cast<double>(element_count(parameters_));
+double Trainer::update_bytes(int64_t batch) {
+  const double enough = 16 * 4 * static_cast<double>(element_count(parameters_));
+  const int64_t before = memory_use(settings_.where()).live;
   const auto peak = [&](int64_t part) {
     reset_peak(settings_.where());
-    const int64_t before = memory_use(settings_.where()).live;
-    update(0, part_ < settings_.batch ? 2 * part : part, part);  // with gradients to add to, if there will be
+    update(0, batch / part_ * part, part);  // in as many parts as there will be
     return static_cast<double>(memory_use(settings_.where()).peak - before);
   };
   int64_t part = 1;
@@ -411,17 +504,18 @@ double Trainer::update_bytes() {
 }
 
 void Trainer::dry_run() {
+  const int64_t count = processes().size(), own = settings_.batch / count;  // sequences of this process
+  set_processes(std::make_unique<Communicator>());
   int64_t tokens = 0;  // of the last update
   const auto seconds_of = [&](int64_t batch) {
     const double start = now();
-    tokens = update(0, batch, std::min(part_, batch)).tokens;
+    tokens = update(0, batch, std::min(part_, batch)).tokens * count;
     synchronize(settings_.where());
     return now() - start;
   };
-  const double step_bytes = update_bytes(), batch = static_cast<double>(settings_.batch);
+  const double step_bytes = update_bytes(own), batch = static_cast<double>(own);
   const double parameter_bytes = 4 * static_cast<double>(element_count(parameters_));
-  double moment_bytes = 0;
-  for (const NamedTensor& moment : optimizer_.state()) moment_bytes += 4 * static_cast<double>(moment.tensor.size());
+  const auto moment_bytes = static_cast<double>(optimizer_.state_bytes());
   const double bytes = parameter_bytes + moment_bytes + step_bytes;
   const double free = static_cast<double>(free_memory(settings_.where()));
 
@@ -429,14 +523,15 @@ void Trainer::dry_run() {
   double update_tokens = static_cast<double>(tokens) * batch / 2;
   const bool measured = bytes < free && seconds < 30;
   if (measured) {
-    seconds_of(settings_.batch);  // the first touch of new memory is slow
-    seconds = std::min(seconds_of(settings_.batch), seconds_of(settings_.batch));
+    seconds_of(own);  // the first touch of new memory is slow
+    seconds = std::min(seconds_of(own), seconds_of(own));
     update_tokens = static_cast<double>(tokens);
   }
   double total = seconds * static_cast<double>(settings_.steps);
   if (settings_.minutes > 0) total = std::min(total, 60 * settings_.minutes);
 
   fmt::print("parameters          {}\n", grouped(parameter_bytes / 4));
+  if (count > 1) fmt::print("processes           {}: memory is that of each, time without that of messages\n", count);
   fmt::print("memory              {}: {} parameters, {} moments, {} activations and gradients\n", bytes_text(bytes),
              bytes_text(parameter_bytes), bytes_text(moment_bytes), bytes_text(step_bytes));
   fmt::print("free memory         {}{}\n", bytes_text(free),
@@ -450,9 +545,10 @@ void Trainer::dry_run() {
 }  // namespace
 
 int train(const Task& task, const TrainSettings& settings, const nlohmann::json& config) {
+  const bool is_first = processes().rank() == 0;
   Trainer trainer(task, settings, config);
-  if (!settings.dry_run) return trainer.run();
-  trainer.dry_run();
+  if (!settings.dry_run) return is_first ? trainer.run() : trainer.follow();
+  if (is_first) trainer.dry_run();
   return 0;
 }
 

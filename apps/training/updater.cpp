@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/check.h"
+#include "engine/communicator.h"
 #include "engine/finite_guard.h"
 #include "ops/ops.h"
 
@@ -30,27 +31,26 @@ Slice on_device(Slice slice, Device device) {
   return slice;
 }
 
-Updater::Updater(Optimizer& optimizer, Device device, Key key, SliceLoss loss)
+Updater::Updater(Optimizer& optimizer, Device device, Key key, SliceLoss loss, SumOptions sums)
     : optimizer_(optimizer),
       device_(device),
       loss_(std::move(loss)),
       step_(Shape{1}, device),
       key_{key.value, step_.data()},
-      result_(Shape{2}, device) {}
+      result_(Shape{2}, device),
+      sum_(sums) {}
 
-std::pair<Tensor, Gradients> Updater::differentiate() const {
-  double weight = 0;
-  for (const Slice& slice : slices_) weight += slice.weight;
-  Gradients gradients;
-  Tensor total;
-  for (size_t i = 0; i < slices_.size(); ++i) {
+GradientSum::Result Updater::differentiate() {
+  const auto count = std::ssize(slices_);
+  const std::vector<Tensor> shares = shares_.parts();
+  sum_.begin(count);
+  for (int64_t i = 0; i < count; ++i) {
     Tape tape;
-    Tensor loss = loss_(slices_[i], key_.fold(i));
-    if (slices_.size() > 1) loss = scale(loss, static_cast<float>(slices_[i].weight / weight));
-    gradients = tape.backward(loss, std::move(gradients));
-    total = total ? add(total, loss) : loss;
+    const Key key = key_.fold(static_cast<uint64_t>(processes().rank() * count + i));
+    const Tensor loss = loss_(slices_[static_cast<size_t>(i)], key);
+    sum_.add(tape, scale(loss, shares[static_cast<size_t>(i)]));
   }
-  return {total, std::move(gradients)};
+  return sum_.finish();
 }
 
 void Updater::compute() {
@@ -61,22 +61,28 @@ void Updater::compute() {
   copy(result_.data() + 1, device_, squares.data() + squares.size() - 1, device_, sizeof(float));
 }
 
-Updater::Result Updater::update(int64_t step, const std::vector<Slice>& slices) {
+Updater::Result Updater::update(int64_t step, const std::vector<Slice>& slices, std::optional<double> weight) {
   if (std::ranges::equal(slices_, slices, same_shapes)) {
     for (size_t i = 0; i < slices.size(); ++i) assign(slices_[i], slices[i]);
   } else {
     slices_.clear();
     for (const Slice& slice : slices) slices_.push_back(on_device(slice, device_));
+    shares_ = Tensor(Shape{std::ssize(slices)}, device_);
     replay_.emplace(device_, [this] { compute(); });
   }
   assign(step_, Indices(Shape{1}, {static_cast<int32_t>(step)}));
+  double all = weight.value_or(0);
+  for (const Slice& slice : slices) all += weight ? 0 : slice.weight;
+  std::vector<float> shares;
+  for (const Slice& slice : slices) shares.push_back(static_cast<float>(slice.weight / all));
+  assign(shares_, Tensor(shares_.shape(), shares));
   optimizer_.begin_update();
-  slices_.size() == 1 ? replay_->run() : compute();  // of several, the weights change
+  replay_->run();
   const std::vector<float> result = result_.to_vector();
   return {result[0], std::isfinite(result[0]) && std::isfinite(result[1])};
 }
 
-std::string Updater::first_non_finite() const {
+std::string Updater::first_non_finite() {
   try {
     const FiniteGuard guard;
     differentiate();

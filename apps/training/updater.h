@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/gradient_sum.h"
 #include "engine/random.h"
 #include "engine/replay.h"
 #include "engine/tape.h"
@@ -25,35 +26,38 @@ Slice on_device(Slice slice, Device device);
 // The mean loss of a slice in nats, recorded on the tape; dropout and the like are drawn from the key.
 using SliceLoss = std::function<Tensor(const Slice& slice, Key key)>;
 
-// On CUDA an update of one slice is a graph (engine/replay.h), from the third of the same shapes on: hundreds of
-// kernels cost one launch. So all that changes between updates (data, step, rates) is copied to places that stay.
+// On CUDA an update is a graph (engine/replay.h), from the third of the same shapes on: hundreds of kernels cost one
+// launch. So all that changes between updates (data, weights, step, rates) is copied to places that stay.
 class Updater {
  public:
   // Draws from `key`, in each step other numbers.
-  Updater(Optimizer& optimizer, Device device, Key key, SliceLoss loss);
+  Updater(Optimizer& optimizer, Device device, Key key, SliceLoss loss, SumOptions sums = {});
 
   struct Result {
     double loss;     // nats, before the update
     bool is_finite;  // the loss, and all gradients
   };
-  // Update number `step`, from 0, by the mean loss of all slices, computed one after another. If the gradients are not
-  // finite, nothing changes.
-  Result update(int64_t step, const std::vector<Slice>& slices);
+  // Update number `step`, from 0, by the mean loss of the slices of all processes, of which each computes its own one
+  // after another. `weight` is that of all slices; not given: of these. If the gradients are not finite, nothing
+  // changes.
+  Result update(int64_t step, const std::vector<Slice>& slices, std::optional<double> weight = {});
   // Computes the last update again, whose result was not finite, and says where that began.
-  std::string first_non_finite() const;
+  std::string first_non_finite();
 
  private:
   // The loss of slices_ and its gradients.
-  std::pair<Tensor, Gradients> differentiate() const;
+  GradientSum::Result differentiate();
   void compute();
 
   Optimizer& optimizer_;
   const Device device_;
   const SliceLoss loss_;
   std::vector<Slice> slices_;
+  Tensor shares_;  // [slices]: of each one's loss in that of the update
   Indices step_;   // [1]
   const Key key_;  // its step is step_
   Tensor result_;  // [2]: the loss, and the squared norm of all gradients
+  GradientSum sum_;
   std::optional<Replay> replay_;
 };
 

@@ -1,0 +1,92 @@
+#include "engine/communicator.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <exception>
+
+#include "engine/dispatch.h"
+
+namespace runnel {
+namespace {
+
+std::unique_ptr<Communicator>& connected() {
+  static std::unique_ptr<Communicator> all = std::make_unique<Communicator>();
+  return all;
+}
+
+std::string bytes_of(const std::vector<double>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double)};
+}
+
+std::vector<double> doubles_of(const std::string& bytes) {
+  std::vector<double> values(bytes.size() / sizeof(double));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(double));
+  return values;
+}
+
+}  // namespace
+
+std::string Communicator::name() const {
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  return "rank " + std::to_string(rank_) + " on host " + host;
+}
+
+std::vector<double> Communicator::sum(const std::vector<double>& values) {
+  std::vector<double> total(values.size());
+  for (const std::string& bytes : all_gather(bytes_of(values))) {
+    const std::vector<double> one = doubles_of(bytes);
+    for (size_t i = 0; i < total.size(); ++i) total[i] += one[i];
+  }
+  return total;
+}
+
+void add_in_place(float* x, const float* other, int64_t n, bool bf16) {
+  if (bf16)
+    ON_CPU(add_to_bf16(x, x, other, n));
+  else
+    ON_CPU(add(x, x, other, n));
+}
+
+void Communicator::end_all(int status) {
+  end_others(status);
+  _exit(status);
+}
+
+Communicator& processes() { return *connected(); }
+
+void set_processes(std::unique_ptr<Communicator> all) { connected() = std::move(all); }
+
+std::vector<std::vector<double>> divided(int64_t count, const std::function<std::vector<double>(int64_t i)>& f) {
+  Communicator& all = processes();
+  // Each own result: how many numbers, the numbers.
+  std::vector<double> own{1};
+  std::exception_ptr problem;
+  try {
+    for (int64_t i = all.rank(); i < count; i += all.size()) {
+      const std::vector<double> result = f(i);
+      own.push_back(static_cast<double>(result.size()));
+      own.insert(own.end(), result.begin(), result.end());
+    }
+  } catch (...) {
+    problem = std::current_exception();
+    own[0] = 0;
+  }
+  const std::vector<std::string> gathered = all.all_gather(bytes_of(own));
+  if (problem) std::rethrow_exception(problem);
+  std::vector<std::vector<double>> results(static_cast<size_t>(count));
+  for (int64_t rank = 0; rank < all.size(); ++rank) {
+    const std::vector<double> of_rank = doubles_of(gathered[static_cast<size_t>(rank)]);
+    if (of_rank[0] == 0) throw LeftByAnother();
+    auto at = of_rank.begin() + 1;
+    for (int64_t i = rank; i < count; i += all.size()) {
+      const auto size = static_cast<int64_t>(*at++);
+      results[static_cast<size_t>(i)].assign(at, at + size);
+      at += size;
+    }
+  }
+  return results;
+}
+
+}  // namespace runnel

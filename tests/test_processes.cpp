@@ -1,0 +1,184 @@
+// Several processes: sums of gradients over a tree of parts, and runs that mpirun starts, which leave the same bytes
+// whatever their number.
+#include <bit>
+#include <cstdlib>
+
+#include "engine/communicator.h"
+#include "engine/gradient_sum.h"
+#include "models/safetensors.h"
+#include "ops/ops.h"
+#include "tests/check.h"
+#include "tests/program.h"
+
+namespace runnel::test {
+namespace {
+
+// To the nearest bfloat16, ties to even.
+float rounded(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000);
+}
+
+// The sum of x[begin] .. x[end - 1] with the longer half, a power of two, on the left. bf16: each sum and each number
+// is rounded.
+float tree_sum(const std::vector<float>& x, bool bf16, size_t begin, size_t end) {
+  const size_t middle = begin + std::bit_ceil(end - begin) / 2;
+  const float sum = end - begin == 1 ? x[begin] : tree_sum(x, bf16, begin, middle) + tree_sum(x, bf16, middle, end);
+  return bf16 ? rounded(sum) : sum;
+}
+
+// A sandbox in which mpirun starts the program. It may be run by root, and with more processes than there are cores.
+// Converts to false, and counts a skip, if there is no mpirun or the program was built without MPI.
+struct Cluster : Sandbox {
+  Cluster() {
+    const bool is_built_in = run("--version").out.find("MPI        not") == std::string::npos;
+    executable = "/usr/bin/mpirun";
+    if (!is_built_in || !fs::exists(executable)) {
+      executable.clear();
+      MESSAGE("skipped: 1 test, there is no MPI (libopenmpi-dev, openmpi-bin)");
+    }
+    for (const char* allowed : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+                                "OMPI_MCA_rmaps_base_oversubscribe", "OMPI_MCA_mpi_yield_when_idle"})
+      setenv(allowed, "1", 1);
+    setenv("LSAN_OPTIONS", "detect_leaks=0", 1);  // Open MPI leaves some memory
+  }
+  explicit operator bool() const { return !executable.empty(); }
+  static std::string on(int count, const std::string& words) {
+    return "--bind-to none -n " + std::to_string(count) + " " + program() + " " + words;
+  }
+  void succeed(int count, const std::string& words) const {
+    const Result result = run(on(count, words));
+    CAPTURE(words);
+    CAPTURE(result.out);
+    CAPTURE(result.err);
+    REQUIRE(result.status == 0);
+  }
+  std::string last(const std::string& run_folder) const { return read(folder / run_folder / "last.safetensors"); }
+};
+
+// The parameters and moments that a run left, together.
+std::vector<double> numbers(const fs::path& run) {
+  std::vector<double> all;
+  for (const auto& [name, tensor] : load_safetensors(run / "last.safetensors").tensors)
+    for (const float x : tensor.to_vector()) all.push_back(x);
+  return all;
+}
+
+const std::string copy_flags =
+    "copy train --threads 1 --quiet --preset tiny --length 16 --width 16 --heads 2 --layers 1 --feed-forward 16 "
+    "--dropout 0.1 --batch 8 --log-every 1 --evaluate-every 4 ";
+
+}  // namespace
+
+TEST_CASE("gradient sum: any number of parts is added as a binary tree over their numbers") {
+  for (Device device : devices())
+    for (const bool bf16 : {false, true}) {
+      CAPTURE(bf16);
+      Tensor p = random_tensor(Shape{3, 5}, 1, -1, 1, device), q = random_tensor(Shape{40}, 2, -1, 1, device);
+      p.set_wants_grad();
+      q.set_wants_grad();
+      GradientSum sum({.bf16 = bf16});
+      for (int64_t parts : {1, 2, 3, 4, 5, 6, 7, 8, 13, 1}) {
+        CAPTURE(parts);
+        sum.begin(parts);
+        std::vector<std::vector<float>> dp(15), dq(40);
+        std::vector<float> losses;
+        for (int64_t i = 0; i < parts; ++i) {
+          const auto seed = static_cast<uint64_t>(100 * parts + i);
+          const Tensor a = random_tensor(p.shape(), seed, -1, 1, device);
+          const Tensor b = random_tensor(q.shape(), seed + 50, -1, 1, device);
+          Tape tape;
+          const Tensor loss = add(runnel::sum(scale(p, a)), runnel::sum(scale(q, b)));
+          losses.push_back(loss.item());
+          for (size_t j = 0; j < dp.size(); ++j) dp[j].push_back(a.to_vector()[j]);
+          for (size_t j = 0; j < dq.size(); ++j) dq[j].push_back(b.to_vector()[j]);
+          sum.add(tape, loss);
+        }
+        const auto [loss, gradients] = sum.finish();
+        CHECK(loss.item() == tree_sum(losses, false, 0, losses.size()));
+        const auto check_sums = [bf16](const Tensor& gradient, const std::vector<std::vector<float>>& of_parts) {
+          for (size_t j = 0; j < of_parts.size(); ++j)
+            CHECK(gradient.to_vector()[j] == tree_sum(of_parts[j], bf16, 0, of_parts[j].size()));
+        };
+        check_sums(gradients.of(p), dp);
+        check_sums(gradients.of(q), dq);
+      }
+      sum.begin(2);
+      Tape tape;
+      const Tensor loss = runnel::sum(p);
+      check_fails([&] { sum.add(tape, loss); }, "the parts of a batch do not all depend on the same parameters");
+    }
+}
+
+TEST_CASE("processes: 1, 2 and 4 leave the same checkpoint and metrics") {
+  const Cluster box;
+  if (!box) return;
+  for (const std::string flags :
+       {"--attention linear", "--gradients bf16 --shard --optimizer muon", "--attention lsh --shard"}) {
+    CAPTURE(flags);
+    for (const int count : {1, 2, 4})
+      box.succeed(count, copy_flags + flags + " --steps 6 --overwrite --out " + std::to_string(count));
+    for (const char* run : {"2", "4"}) {
+      CHECK(box.last(run) == box.last("1"));
+      CHECK(untimed(box.folder / run / "metrics.csv") == untimed(box.folder / "1" / "metrics.csv"));
+      CHECK(read(box.folder / run / "best.safetensors") == read(box.folder / "1" / "best.safetensors"));
+    }
+  }
+}
+
+TEST_CASE("processes: images and classes, and their validation, are the same from two") {
+  const Cluster box;
+  if (!box) return;
+  for (const std::string task :
+       {"mnist train --data synthetic --preset tiny --side 7 --width 16 --layers 1 --feed-forward 16 --minutes 0",
+        "pathfinder train --generated 100 --difficulty easy --preset tiny --width 16 --layers 1 --feed-forward 16"}) {
+    CAPTURE(task);
+    const std::string flags =
+        task + " --heads 2 --threads 1 --quiet --batch 4 --steps 4 --log-every 1 --evaluate-every 2 --overwrite --out ";
+    for (const int count : {1, 2}) box.succeed(count, flags + std::to_string(count));
+    CHECK(box.last("2") == box.last("1"));
+    CHECK(untimed(box.folder / "2" / "metrics.csv") == untimed(box.folder / "1" / "metrics.csv"));
+  }
+}
+
+TEST_CASE("processes: --reduction fast differs by rounding") {
+  const Cluster box;
+  if (!box) return;
+  box.succeed(4, copy_flags + "--steps 2 --out exact");
+  box.succeed(4, copy_flags + "--steps 2 --reduction fast --out fast");
+  CHECK_LE(distance(numbers(box.folder / "fast"), numbers(box.folder / "exact")), rounding);
+}
+
+TEST_CASE("processes: a run begun by four goes on with two, and then with one, to the same bytes") {
+  const Cluster box;
+  if (!box) return;
+  box.succeed(1, copy_flags + "--steps 9 --out whole");
+  box.succeed(4, copy_flags + "--steps 3 --shard --out parts");
+  box.succeed(2, "copy train --resume --out parts --quiet --steps 6");
+  box.succeed(1, "copy train --resume --out parts --quiet --steps 9");
+  CHECK(numbers(box.folder / "parts") == numbers(box.folder / "whole"));
+}
+
+TEST_CASE("processes: what cannot be divided, or was started with other flags, is refused once, by name") {
+  const Cluster box;
+  if (!box) return;
+  const auto refused = [&](const std::string& words, int status, const std::string& sentence) {
+    const Result result = box.run(words);
+    CAPTURE(words);
+    CAPTURE(result.err);
+    CHECK(result.status == status);
+    const size_t at = result.err.find(sentence);
+    CHECK(at != std::string::npos);
+    CHECK(result.err.find(sentence, at + 1) == std::string::npos);
+  };
+  refused(box.on(2, copy_flags + "--batch 9 --out x"), 2, "--batch 9 cannot be divided among 2 processes");
+  refused(box.on(2, copy_flags + "--batch 12 --micro-batch 2 --out x"), 2, "must be a power of two");
+  refused(box.on(3, copy_flags + "--out x"), 1, "started as 3 processes: their number must be a power of two");
+  refused(box.on(2, copy_flags + "--lr -3"), 2, "--lr: -3 is not a number");
+  refused("--bind-to none -n 1 " + program() + " " + copy_flags + "--out x : -n 1 " + program() + " " + copy_flags +
+              "--lr 0.5 --out x",
+          1, "all processes must be started alike, but rank 1 on host ");
+  CHECK_FALSE(fs::exists(box.folder / "x" / "last.safetensors"));
+}
+
+}  // namespace runnel::test
