@@ -35,7 +35,7 @@ struct ScalingOptions : BenchOptions {
     return extended(
         BenchOptions::list(),
         {{"processes", &processes, in_range(0, 1024),
-          "measure 1, 2, 4 ... up to so many; 0: as many as there are cores"},
+          "measure 1, 2, 4 ... up to so many; 0: as many as --threads, at most 8"},
          {"bandwidth", &bandwidth, in_range(0, 1e6), "of the network, in Gbit/s, to predict for; 0: 1, 10 and 100"},
          {"latency", &latency, in_range(0, 1e6), "of the network, in microseconds, to predict for"},
          {"reduction", &reduction, one_of({"exact", "fast"}), "as in train"},
@@ -93,7 +93,7 @@ Measured measure(const ScalingOptions& o, const Workload& w) {
   }
   int64_t step = 0;
   std::vector<double> seconds, waited, sums;
-  for (int64_t run = 0; run < o.runs + 2; ++run) {  // two warm up: memory, and on CUDA a graph
+  for (int64_t run = 0; run < o.runs + 2; ++run) {  // two warm up: new memory is slow
     all.sum({});
     const double start = now(), before = all.cost().seconds_waited;
     updater.update(step++, slices, static_cast<double>(w.batch));
@@ -125,9 +125,7 @@ Measured measure(const ScalingOptions& o, const Workload& w) {
   return m;
 }
 
-nlohmann::json to_json(const Measured& m) { return {m.seconds, m.optimizer, m.bytes, m.sum, m.waited, m.parameters}; }
-
-Measured from_json(const nlohmann::json& j) { return {j.at(0), j.at(1), j.at(2), j.at(3), j.at(4), j.at(5)}; }
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Measured, seconds, optimizer, bytes, sum, waited, parameters)
 
 // All workloads in so many processes, which mpirun starts.
 std::vector<Measured> measured_by(const ScalingOptions& o, int64_t count) {
@@ -138,8 +136,7 @@ std::vector<Measured> measured_by(const ScalingOptions& o, int64_t count) {
   }
   const std::string command = fmt::format(
       "mpirun --bind-to none --oversubscribe -n {} {} bench scaling --json --quiet --device cpu --precision {} "
-      "--threads {} "
-      "--runs {} --reduction {} --gradients {}",
+      "--threads {} --runs {} --reduction {} --gradients {}",
       count, shell_quoted(std::filesystem::read_symlink("/proc/self/exe").string()), o.precision,
       std::max<int64_t>(o.threads / count, 1), o.runs, o.reduction, o.gradients);
   std::fflush(stdout);
@@ -149,7 +146,7 @@ std::vector<Measured> measured_by(const ScalingOptions& o, int64_t count) {
   while (const size_t size = pipe ? std::fread(part, 1, sizeof part, pipe.get()) : 0) text.append(part, size);
   const auto rows = nlohmann::json::parse(text, nullptr, false);
   check(rows.is_array(), count, " processes could not be started; this is what was tried: ", command);
-  for (const nlohmann::json& row : rows) all.push_back(from_json(row));
+  for (const nlohmann::json& row : rows) all.push_back(row.get<Measured>());
   return all;
 }
 
@@ -165,15 +162,15 @@ double sum_seconds(const ScalingOptions& o, double parameters, double count, dou
 int bench_scaling(ScalingOptions& o) {
   if (processes().size() > 1) {
     nlohmann::json rows = nlohmann::json::array();
-    for (const Workload& w : workloads()) rows.push_back(to_json(measure(o, w)));
+    for (const Workload& w : workloads()) rows.push_back(measure(o, w));
     print_json(rows);
     return 0;
   }
   check<UsageError>(o.where() == Device::cpu, "bench scaling measures processes on the CPU; give --device cpu");
   check<UsageError>(o.reduction == "exact" || o.gradients == "f32",
                     "--reduction fast and --gradients bf16: give one of them");
-  const int64_t most =
-      static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(o.processes ? o.processes : o.threads)));
+  const int64_t wanted = o.processes ? o.processes : std::min(o.threads, parts);
+  const auto most = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(wanted)));
   check<UsageError>(most <= parts, "--processes ", most, ": a batch of these workloads has ", parts, " parts");
   const std::vector<Workload> all_workloads = workloads();
   std::vector<Measured> one;
@@ -225,7 +222,7 @@ int bench_scaling(ScalingOptions& o) {
                      fmt::format("{:.0f}%", 100 * times / static_cast<double>(count))});
         }
   }
-  table.finish();
+  if (!o.json) table.finish();  // --json prints one object, what was measured
   std::string names;
   for (const double gigabits : networks) names += fmt::format("{:g} ", gigabits);
   plot(table.file(".png"),

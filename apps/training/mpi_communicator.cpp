@@ -1,3 +1,5 @@
+// Processes that MPI connects. All calls of MPI are made by the main thread: sums of gradients are non-blocking, and
+// move on whenever the backward pass has completed another gradient.
 #include "apps/training/mpi_communicator.h"
 
 #if RUNNEL_WITH_MPI

@@ -49,7 +49,7 @@ Settings TrainSettings::list() {
         Since::later, changeable},
        {"reduction", &reduction, one_of({"exact", "fast"}),
         "sums of gradients over processes: exact: the same bytes for any number of processes; fast: in the order that "
-        "MPI likes best",
+        "MPI chooses",
         Since::later, changeable},
        {"gradients", &gradients, one_of({"f32", "bf16"}),
         "bf16: sums of gradients are rounded to bfloat16, which halves what processes send", Since::later, changeable},
