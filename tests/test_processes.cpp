@@ -7,6 +7,7 @@
 #include "engine/gradient_sum.h"
 #include "models/safetensors.h"
 #include "ops/ops.h"
+#include "tests/audio.h"
 #include "tests/check.h"
 #include "tests/program.h"
 
@@ -126,12 +127,15 @@ TEST_CASE("processes: 1, 2 and 4 leave the same checkpoint and metrics") {
   }
 }
 
-TEST_CASE("processes: images and classes, and their validation, are the same from two") {
+TEST_CASE("processes: images, classes and transcriptions, and their validation, are the same from two") {
   const Cluster box;
   if (!box) return;
+  write_digits(box.folder / "digits");
   for (const std::string task :
        {"mnist train --data synthetic --preset tiny --side 7 --width 16 --layers 1 --feed-forward 16 --minutes 0",
-        "pathfinder train --generated 100 --difficulty easy --preset tiny --width 16 --layers 1 --feed-forward 16"}) {
+        "pathfinder train --generated 100 --difficulty easy --preset tiny --width 16 --layers 1 --feed-forward 16",
+        "speech train --data digits --preset tiny --strings 40 --validation 10 --width 16 --layers 1 --feed-forward "
+        "16"}) {
     CAPTURE(task);
     const std::string flags =
         task + " --heads 2 --threads 1 --quiet --batch 4 --steps 4 --log-every 1 --evaluate-every 2 --overwrite --out ";
@@ -152,8 +156,8 @@ TEST_CASE("processes: --reduction fast differs by rounding") {
 TEST_CASE("processes: a run begun by four goes on with two, and then with one, to the same bytes") {
   const Cluster box;
   if (!box) return;
-  box.succeed(1, copy_flags + "--steps 9 --out whole");
-  box.succeed(4, copy_flags + "--steps 3 --shard --out parts");
+  box.succeed(1, copy_flags + "--optimizer muon --steps 9 --out whole");
+  box.succeed(4, copy_flags + "--optimizer muon --steps 3 --shard --out parts");
   box.succeed(2, "copy train --resume --out parts --quiet --steps 6");
   box.succeed(1, "copy train --resume --out parts --quiet --steps 9");
   CHECK(numbers(box.folder / "parts") == numbers(box.folder / "whole"));
