@@ -141,7 +141,7 @@ TEST_CASE("training on CUDA: an update that is a graph leaves the bytes of kerne
   for (const std::string flags :
        {"--attention linear --optimizer radam --micro-batch 3", "--attention lsh --recompute"}) {
     CAPTURE(flags);
-    const std::string train = copy_train + flags + " --steps 4 --overwrite --device cuda --out ";
+    const std::string train = copy_train + flags + " --steps 3 --overwrite --device cuda --out ";
     succeed(box, train + "graph");
     setenv("RUNNEL_PROFILE", "1", 1);
     const Result result = box.run(train + "single");
@@ -201,7 +201,7 @@ TEST_CASE("mnist with softmax attention on CUDA: the losses and the images of th
   const Sandbox box;
   for (const std::string device : {"cpu", "cuda"}) {
     succeed(box, mnist_train + "--attention softmax --device " + device + " --out " + device);
-    succeed(box, "mnist sample --count 3 --precision f32 --threads 1 --model cpu --device " + device + " --out " +
+    succeed(box, "mnist sample --count 2 --precision f32 --threads 1 --model cpu --device " + device + " --out " +
                      device + ".png");
   }
   CHECK_LE(distance(losses(box.folder / "cuda"), losses(box.folder / "cpu")), 2e-5);
@@ -216,7 +216,7 @@ TEST_CASE("mnist on CUDA: the losses and the images of the CPU") {
   CHECK_LE(distance(losses(box.folder / "cuda"), losses(box.folder / "cpu")), 2e-5);
   for (const std::string device : {"cpu", "cuda"}) {
     const std::string where = " --precision f32 --threads 1 --device " + device + " --model cpu --out " + device;
-    succeed(box, "mnist sample --count 5" + where + "-samples.png");
+    succeed(box, "mnist sample --count 3" + where + "-samples.png");
     succeed(box, "mnist complete --index 0-1 --ways 2" + where + "-completions.png");
     succeed(box, "mnist evaluate --limit 3" + where + "-bits.png");
   }
@@ -288,7 +288,7 @@ TEST_CASE(
   if (!has_cuda()) return;
   const Sandbox box;
   succeed(box, mnist_train + "--device cuda --out run");
-  const std::string draw = "mnist sample --count 2 --device cuda --model run --out ";
+  const std::string draw = "mnist sample --count 1 --device cuda --model run --out ";
   succeed(box, draw + "graph.png");
   setenv("RUNNEL_PROFILE", "1", 1);
   const Result result = box.run(draw + "timed.png");
