@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
+#include <utility>
 
 #include "engine/dispatch.h"
 
@@ -33,12 +35,21 @@ std::string Communicator::name() const {
   return "rank " + std::to_string(rank_) + " on host " + host;
 }
 
+std::vector<std::string> Communicator::all_gather(const std::string& bytes) {
+  const std::vector<double> sizes = doubles_of(gather(bytes_of({static_cast<double>(bytes.size())})));
+  const auto longest = static_cast<size_t>(*std::ranges::max_element(sizes));
+  std::string padded = bytes;
+  padded.resize(longest);
+  const std::string all = gather(padded);
+  std::vector<std::string> each;
+  for (size_t i = 0; i < sizes.size(); ++i) each.push_back(all.substr(i * longest, static_cast<size_t>(sizes[i])));
+  return each;
+}
+
 std::vector<double> Communicator::sum(const std::vector<double>& values) {
+  const std::vector<double> all = doubles_of(gather(bytes_of(values)));
   std::vector<double> total(values.size());
-  for (const std::string& bytes : all_gather(bytes_of(values))) {
-    const std::vector<double> one = doubles_of(bytes);
-    for (size_t i = 0; i < total.size(); ++i) total[i] += one[i];
-  }
+  for (size_t i = 0; i < all.size(); ++i) total[i % total.size()] += all[i];
   return total;
 }
 
@@ -47,6 +58,21 @@ void add_in_place(float* x, const float* other, int64_t n, bool bf16) {
     ON_CPU(add_to_bf16(x, x, other, n));
   else
     ON_CPU(add(x, x, other, n));
+}
+
+std::vector<Exchange> tree_exchanges(int rank, int size, int64_t n) {
+  std::vector<Exchange> halving, doubling;
+  Exchange::Range both{0, n};
+  for (int distance = 1; distance < size; distance *= 2) {
+    const int64_t half = both.count / 2;
+    Exchange::Range own{both.first, half}, other{both.first + half, both.count - half};
+    if (rank & distance) std::swap(own, other);
+    halving.push_back({rank ^ distance, other, own, true});
+    doubling.push_back({rank ^ distance, own, other, false});
+    both = own;
+  }
+  halving.insert(halving.end(), doubling.rbegin(), doubling.rend());
+  return halving;
 }
 
 void Communicator::end_all(int status) {

@@ -20,26 +20,32 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int processes_on_host() const { return on_host_; }
+  int rank_on_host() const { return rank_on_host_; }
   std::string name() const;  // "rank 3 on host n17"
 
   // All of the following are collective: every process calls them in the same order.
 
-  // The bytes of one rank, in the memory of all.
+  // The bytes of one rank, in the host memory of all.
   virtual void broadcast(void* /*data*/, size_t /*bytes*/, int /*from*/ = 0) {}
   // What each rank has given, in the order of the ranks.
-  virtual std::vector<std::string> all_gather(const std::string& bytes) { return {bytes}; }
-  // In double precision, in the order of the ranks.
+  std::vector<std::string> all_gather(const std::string& bytes);
+  // In double precision, added in the order of the ranks.
   std::vector<double> sum(const std::vector<double>& values);
 
-  // Starts to replace n numbers in host memory by their sums over all processes, with the same n everywhere. They are
-  // added as a binary tree, neighbours first: (0 + 1) + (2 + 3). So if each rank's numbers are a tree over its parts of
-  // a batch, the result is the tree over all parts, and its bytes do not depend on the number of processes.
+  // The following two are for numbers in the memory of the device on which the processes compute, and return at once.
+  //
+  // Replaces n numbers by their sums over all processes, with the same n <= floats_at_once() everywhere. They are added
+  // as a binary tree, neighbours first: (0 + 1) + (2 + 3). So if each rank's numbers are a tree over its parts of a
+  // batch, the result is the tree over all parts, and its bytes do not depend on the number of processes.
   virtual void start_sum(float* /*x*/, int64_t /*n*/, SumOptions) {}
-  // Goes on with the sums without waiting: messages move only while MPI is called. Not collective.
+  // n numbers of one rank, in the memory of all.
+  virtual void start_copy(float* /*x*/, int64_t /*n*/, int /*from*/) {}
+  // Goes on with what was started, without waiting: MPI moves messages only while it is called. Not collective.
   virtual void progress() {}
-  // Returns when all sums that were started are there.
-  virtual void finish_sums() {}
-  // What the sums have cost this process so far.
+  // What was started is there when this returns; on CUDA, for the kernels that are launched after this returns.
+  virtual void finish() {}
+  int64_t floats_at_once() const { return floats_at_once_; }
+  // What the sums have cost this process so far; on CUDA, where it does not wait for them, nothing.
   struct Cost {
     double bytes_sent = 0, seconds_waited = 0;
   };
@@ -50,10 +56,26 @@ class Communicator {
   [[noreturn]] void end_all(int status);  // this process and all others
 
  protected:
+  // As many bytes of each rank, behind each other.
+  virtual std::string gather(const std::string& bytes) { return bytes; }
   virtual void end_others(int /*status*/) {}
-  int rank_ = 0, size_ = 1, on_host_ = 1;
+  int rank_ = 0, size_ = 1, rank_on_host_ = 0, on_host_ = 1;
+  int64_t floats_at_once_ = 1 << 18;  // 1 MiB
   Cost cost_;
 };
+
+// A step of a sum of n numbers over all processes, a power of two: recursive halving, then recursive doubling (Thakur,
+// Rabenseifner and Gropp 2005). In each step of the halving, two neighbours add one half each of the range that both
+// have; then they give the sums to each other, from the last step back to the first. Each process sends
+// 2 n (1 - 1 / size) numbers.
+struct Exchange {
+  int neighbour;
+  struct Range {
+    int64_t first, count;
+  } sent, received;
+  bool adds;  // what is received to what is there, instead of replacing it
+};
+std::vector<Exchange> tree_exchanges(int rank, int size, int64_t n);
 
 // Those of this program; one, until others are set.
 Communicator& processes();

@@ -90,7 +90,8 @@ void GradientSum::send_until(const Place& place) {
     processes().start_sum(sum + sent_, end - sent_, options);
     sent_ = end;
   };
-  while (place.end - sent_ >= floats_at_once) send(sent_ + floats_at_once, options_);
+  const int64_t at_once = processes().floats_at_once();
+  while (place.end - sent_ >= at_once) send(sent_ + at_once, options_);
   if (is_loss && sent_ < loss.first) send(loss.first, options_);
   if (is_loss) send(loss.end, {});
   processes().progress();
@@ -98,7 +99,7 @@ void GradientSum::send_until(const Place& place) {
 
 GradientSum::Result GradientSum::finish() {
   if (only_.loss) return std::exchange(only_, {});
-  processes().finish_sums();
+  processes().finish();
   const Tensor& sum = levels_[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(parts_ - 1)))];
   Result result;
   for (const Place& place : places_) result.gradients.by_id_[place.leaf] = sum.part(place.first, place.shape);

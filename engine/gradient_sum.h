@@ -15,8 +15,6 @@ namespace runnel {
 
 class GradientSum {
  public:
-  static constexpr int64_t floats_at_once = 1 << 18;  // in one message: 1 MiB
-
   explicit GradientSum(SumOptions options = {}) : options_(options) {}
 
   // Of `parts` parts that this process computes.

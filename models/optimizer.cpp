@@ -175,27 +175,9 @@ void Optimizer::update(const Gradients& gradients, const Tensor& squares) {
 }
 
 void Optimizer::share_parameters() {
-  for (int rank = 0; rank < processes().size(); ++rank) {
-    std::vector<float> values;
-    int64_t count = 0;
-    for (size_t i = 0; i < all_.size(); ++i) {
-      if (owners_[i] != rank) continue;
-      count += all_[i].tensor.size();
-      if (rank != processes().rank()) continue;
-      const std::vector<float> own = all_[i].tensor.to_vector();
-      values.insert(values.end(), own.begin(), own.end());
-    }
-    values.resize(static_cast<size_t>(count));
-    processes().broadcast(values.data(), values.size() * sizeof(float), rank);
-    if (rank == processes().rank()) continue;
-    const float* from = values.data();
-    for (size_t i = 0; i < all_.size(); ++i) {
-      if (owners_[i] != rank) continue;
-      Tensor& to = all_[i].tensor;
-      copy(to.data(), to.device(), from, Device::cpu, static_cast<size_t>(to.size()) * sizeof(float));
-      from += to.size();
-    }
-  }
+  for (size_t i = 0; i < all_.size(); ++i)
+    processes().start_copy(all_[i].tensor.data(), all_[i].tensor.size(), owners_[i]);
+  processes().finish();
 }
 
 void Optimizer::set_lr(double lr) {

@@ -19,7 +19,6 @@
 #include "apps/training/updater.h"
 #include "engine/check.h"
 #include "engine/communicator.h"
-#include "engine/gradient_sum.h"
 #include "ops/ops.h"
 
 namespace runnel {
@@ -109,10 +108,10 @@ Measured measure(const ScalingOptions& o, const Workload& w) {
   for (int64_t run = 0; run < o.runs + 1; ++run) {
     all.sum({});
     const double start = now();
-    for (int64_t first = 0; first < std::ssize(gradients); first += GradientSum::floats_at_once)
-      all.start_sum(gradients.data() + first, std::min(GradientSum::floats_at_once, std::ssize(gradients) - first),
-                    o.sums());
-    all.finish_sums();
+    const int64_t at_once = all.floats_at_once();
+    for (int64_t first = 0; first < std::ssize(gradients); first += at_once)
+      all.start_sum(gradients.data() + first, std::min(at_once, std::ssize(gradients) - first), o.sums());
+    all.finish();
     if (run > 0) sums.push_back(now() - start);
   }
   m.sum = median(sums);
@@ -155,7 +154,7 @@ double exposed(double sum, double last_part) { return std::max(0.0, sum - 2.0 / 
 
 double sum_seconds(const ScalingOptions& o, double parameters, double count, double gigabits) {
   const double bytes = (o.gradients == "bf16" ? 2 : 4) * parameters;
-  const double ranges = std::ceil(parameters / static_cast<double>(GradientSum::floats_at_once));
+  const double ranges = std::ceil(parameters / static_cast<double>(processes().floats_at_once()));
   return 2 * (1 - 1 / count) * bytes * 8 / (gigabits * 1e9) + 2 * std::log2(count) * o.latency * 1e-6 * ranges;
 }
 

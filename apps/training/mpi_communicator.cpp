@@ -27,90 +27,72 @@ namespace runnel {
 #if RUNNEL_WITH_MPI
 namespace {
 
-// A sum over all processes that is under way.
-class Sum {
+// What all processes do together, under way.
+class Operation {
  public:
-  virtual ~Sum() = default;
-  // Goes as far as messages have come; is the sum there?
+  virtual ~Operation() = default;
+  // Goes as far as messages have come; is it done?
   virtual bool advance() = 0;
   // Waits for the next message.
   virtual void wait() = 0;
 };
 
-// Recursive halving, then recursive doubling (Thakur, Rabenseifner and Gropp 2005). In step s < k of k =
-// log2(processes), a process and its neighbour at distance 2^s each add one half of the range that both hold; then they
-// give the sums to each other, from the last step back to the first. Each process sends 2 n (1 - 2^-k) numbers.
-class TreeSum : public Sum {
+class TreeSum : public Operation {
  public:
-  TreeSum(float* x, int64_t n, bool bf16, int rank, int steps, int tag)
-      : x_(x), bf16_(bf16), rank_(rank), steps_(steps), tag_(tag), ranges_{{0, n}} {
+  TreeSum(float* x, int64_t n, bool bf16, int rank, int size, int tag)
+      : x_(x), bf16_(bf16), tag_(tag), steps_(tree_exchanges(rank, size, n)), step_(steps_.begin()) {
     exchange();
   }
 
   bool advance() override {
     int done = 0;
-    while (step_ < 2 * steps_ && (MPI_Testall(2, requests_.data(), &done, MPI_STATUSES_IGNORE), done)) {
-      const int64_t count = received_.second - received_.first;
-      float* const at = x_ + received_.first;
+    while (step_ != steps_.end() && (MPI_Testall(2, requests_.data(), &done, MPI_STATUSES_IGNORE), done)) {
+      const auto [first, count] = step_->received;
       if (bf16_)
         for (int64_t i = 0; i < count; ++i) incoming_[i] = std::bit_cast<float>(uint32_t{upper_incoming_[i]} << 16);
-      if (step_ >= steps_)
-        std::copy_n(incoming_.data(), count, at);
+      if (step_->adds)
+        add_in_place(x_ + first, incoming_.data(), count, bf16_);
       else
-        add_in_place(at, incoming_.data(), count, bf16_);
-      if (++step_ < 2 * steps_) exchange();
+        std::copy_n(incoming_.data(), count, x_ + first);
+      if (++step_ != steps_.end()) exchange();
     }
-    return step_ == 2 * steps_;
+    return step_ == steps_.end();
   }
   void wait() override { MPI_Waitall(2, requests_.data(), MPI_STATUSES_IGNORE); }
 
  private:
-  using Range = std::pair<int64_t, int64_t>;
-
   void exchange() {
-    const bool halves = step_ < steps_;
-    const int bit = halves ? step_ : 2 * steps_ - 1 - step_;
-    const auto [begin, end] = ranges_[static_cast<size_t>(bit)];
-    Range own{begin, (begin + end) / 2}, other{own.second, end};
-    if (rank_ >> bit & 1) std::swap(own, other);
-    if (halves) ranges_.push_back(own);
-    const Range sent = halves ? other : own;
-    received_ = halves ? own : other;
-    const auto count = static_cast<size_t>(sent.second - sent.first);
-    incoming_.resize(static_cast<size_t>(received_.second - received_.first));
-    const void* out = x_ + sent.first;
+    const auto [first, count] = step_->sent;
+    incoming_.resize(static_cast<size_t>(step_->received.count));
+    const void* out = x_ + first;
     void* in = incoming_.data();
     if (bf16_) {
       upper_incoming_.resize(incoming_.size());
-      upper_.resize(count);
-      for (size_t i = 0; i < count; ++i)
-        upper_[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(x_[sent.first + static_cast<int64_t>(i)]) >> 16);
+      upper_.resize(static_cast<size_t>(count));
+      for (int64_t i = 0; i < count; ++i)
+        upper_[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(x_[first + i]) >> 16);
       out = upper_.data();
       in = upper_incoming_.data();
     }
-    const int neighbour = rank_ ^ 1 << bit;
     const MPI_Datatype type = bf16_ ? MPI_UINT16_T : MPI_FLOAT;
-    MPI_Irecv(in, static_cast<int>(incoming_.size()), type, neighbour, tag_, MPI_COMM_WORLD, &requests_[0]);
-    MPI_Isend(out, static_cast<int>(count), type, neighbour, tag_, MPI_COMM_WORLD, &requests_[1]);
+    MPI_Irecv(in, static_cast<int>(incoming_.size()), type, step_->neighbour, tag_, MPI_COMM_WORLD, &requests_[0]);
+    MPI_Isend(out, static_cast<int>(count), type, step_->neighbour, tag_, MPI_COMM_WORLD, &requests_[1]);
   }
 
   float* x_;
   bool bf16_;
-  int rank_, steps_, tag_;
-  int step_ = 0;
-  std::vector<Range> ranges_;  // what this process holds before each halving, and after the last
-  Range received_;
+  int tag_;
+  std::vector<Exchange> steps_;
+  std::vector<Exchange>::const_iterator step_;
   std::vector<float> incoming_;
   std::vector<uint16_t> upper_, upper_incoming_;
   std::array<MPI_Request, 2> requests_{};
 };
 
-// In the order that MPI chooses.
-class LibrarySum : public Sum {
+// What MPI does by itself.
+class LibraryOperation : public Operation {
  public:
-  LibrarySum(float* x, int64_t n) {
-    MPI_Iallreduce(MPI_IN_PLACE, x, static_cast<int>(n), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &request_);
-  }
+  explicit LibraryOperation(MPI_Request request) : request_(request) {}
   bool advance() override {
     int done = 0;
     MPI_Test(&request_, &done, MPI_STATUS_IGNORE);
@@ -119,7 +101,7 @@ class LibrarySum : public Sum {
   void wait() override { MPI_Wait(&request_, MPI_STATUS_IGNORE); }
 
  private:
-  MPI_Request request_{};
+  MPI_Request request_;
 };
 
 class MpiCommunicator : public Communicator {
@@ -132,6 +114,7 @@ class MpiCommunicator : public Communicator {
     MPI_Comm_dup(MPI_COMM_WORLD, &at_the_end_);
     MPI_Comm host;
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host);
+    MPI_Comm_rank(host, &rank_on_host_);
     MPI_Comm_size(host, &on_host_);
     MPI_Comm_free(&host);
   }
@@ -144,42 +127,35 @@ class MpiCommunicator : public Communicator {
                 MPI_COMM_WORLD);
   }
 
-  std::vector<std::string> all_gather(const std::string& bytes) override {
-    const int own = static_cast<int>(bytes.size());
-    std::vector<int> sizes(static_cast<size_t>(size_)), begins(sizes.size());
-    MPI_Allgather(&own, 1, MPI_INT, sizes.data(), 1, MPI_INT, MPI_COMM_WORLD);
-    int total = 0;
-    for (size_t i = 0; i < sizes.size(); ++i) begins[i] = std::exchange(total, total + sizes[i]);
-    std::string all(static_cast<size_t>(total), '\0');
-    MPI_Allgatherv(bytes.data(), own, MPI_BYTE, all.data(), sizes.data(), begins.data(), MPI_BYTE, MPI_COMM_WORLD);
-    std::vector<std::string> each;
-    for (size_t i = 0; i < sizes.size(); ++i)
-      each.push_back(all.substr(static_cast<size_t>(begins[i]), static_cast<size_t>(sizes[i])));
-    return each;
-  }
-
   void start_sum(float* x, int64_t n, SumOptions options) override {
     constexpr int tags = 1 << 14;  // MPI promises twice as many
     const double number_bytes = options.bf16 ? 2 : 4;
     cost_.bytes_sent += number_bytes * 2 * static_cast<double>(n) * (1 - 1.0 / size_);
-    if (options.any_order)
-      sums_.push_back(std::make_unique<LibrarySum>(x, n));
-    else
-      sums_.push_back(std::make_unique<TreeSum>(x, n, options.bf16, rank_,
-                                                std::countr_zero(static_cast<unsigned>(size_)),
-                                                static_cast<int>(std::ssize(sums_) % tags)));
+    if (options.any_order) {
+      MPI_Request request;
+      MPI_Iallreduce(MPI_IN_PLACE, x, static_cast<int>(n), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &request);
+      started_.push_back(std::make_unique<LibraryOperation>(request));
+    } else {
+      started_.push_back(
+          std::make_unique<TreeSum>(x, n, options.bf16, rank_, size_, static_cast<int>(std::ssize(started_) % tags)));
+    }
+  }
+  void start_copy(float* x, int64_t n, int from) override {
+    MPI_Request request;
+    MPI_Ibcast(x, static_cast<int>(n), MPI_FLOAT, from, MPI_COMM_WORLD, &request);
+    started_.push_back(std::make_unique<LibraryOperation>(request));
   }
   void progress() override {
-    for (size_t i = finished_; i < sums_.size(); ++i) {
-      const bool is_done = sums_[i]->advance();
+    for (size_t i = finished_; i < started_.size(); ++i) {
+      const bool is_done = started_[i]->advance();
       if (is_done && i == finished_) ++finished_;
     }
   }
-  void finish_sums() override {
+  void finish() override {
     const double begun = MPI_Wtime();
-    for (progress(); finished_ < sums_.size(); progress()) sums_[finished_]->wait();
+    for (progress(); finished_ < started_.size(); progress()) started_[finished_]->wait();
     cost_.seconds_waited += MPI_Wtime() - begun;
-    sums_.clear();
+    started_.clear();
     finished_ = 0;
   }
 
@@ -195,12 +171,18 @@ class MpiCommunicator : public Communicator {
   }
 
  protected:
+  std::string gather(const std::string& bytes) override {
+    std::string all(bytes.size() * static_cast<size_t>(size_), '\0');
+    const int count = static_cast<int>(bytes.size());
+    MPI_Allgather(bytes.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE, MPI_COMM_WORLD);
+    return all;
+  }
   void end_others(int status) override { MPI_Abort(MPI_COMM_WORLD, status); }
 
  private:
   MPI_Comm at_the_end_{};
-  std::vector<std::unique_ptr<Sum>> sums_;  // of this update
-  size_t finished_ = 0;                     // so many from the front are
+  std::vector<std::unique_ptr<Operation>> started_;
+  size_t finished_ = 0;  // so many from the front are
 };
 
 }  // namespace
