@@ -1,8 +1,8 @@
 // The engine's back end on CUDA (engine/cuda_backend.h): memory, copies, graphs and the stream of the one GPU in use.
 //
-// All work is put on one stream, so it is done in the order of its launches and nothing needs to wait: memory that is
-// released goes back to the pool (cudaMallocAsync's) when the kernels before it are done with it, and its next owner's
-// kernels come later on the same stream.
+// All work but messages (cuda/communicator.cu) is put on one stream, so it is done in the order of its launches and
+// nothing needs to wait: memory that is released goes back to the pool (cudaMallocAsync's) when the kernels before it
+// are done with it, and its next owner's kernels come later on the same stream.
 #include <functional>
 #include <string>
 
@@ -84,7 +84,7 @@ std::string model_name() {
   return properties.name;
 }
 
-cudaStream_t stream() { return gpu().stream; }
+cudaStream_t stream() { return OnStream::current() ? OnStream::current() : gpu().stream; }
 int64_t multiprocessors() { return gpu().multiprocessors; }
 size_t shared_memory() { return static_cast<size_t>(gpu().shared_memory); }
 

@@ -17,9 +17,23 @@ namespace runnel::cuda {
 
 // --- host ------------------------------------------------------------------------------------------------------------
 
-cudaStream_t stream();      // the one stream; throws Error if there is no device
+cudaStream_t stream();      // on which everything is put; throws Error if there is no device
 int64_t multiprocessors();  // of the device in use
 size_t shared_memory();     // largest number of bytes per block
+
+// While it lives, stream() is another one: what is put there waits for the first stream only by events.
+class OnStream {
+ public:
+  explicit OnStream(cudaStream_t other) : before_(current_) { current_ = other; }
+  ~OnStream() { current_ = before_; }
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+  static cudaStream_t current() { return current_; }  // null: there is none
+
+ private:
+  static inline cudaStream_t current_ = nullptr;
+  cudaStream_t before_;
+};
 
 // Throws Error "<what>: <CUDA's description>" unless status is success.
 void check_cuda(cudaError_t status, const char* what);

@@ -15,7 +15,7 @@ cudaStream_t stream() {
     check_cuda(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     return created;
   }();
-  return only;
+  return OnStream::current() ? OnStream::current() : only;
 }
 
 void check_cuda(cudaError_t status, const char* what) {

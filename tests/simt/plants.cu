@@ -417,6 +417,34 @@ void run_freed_in_graph(const Buffers& buffers) {
   check_cuda(cudaGraphLaunch(exec, stream()), "launch");
 }
 
+// out = x on a second stream, out += x on the first, which waits for the second or does not.
+void run_two_streams(const Buffers& buffers, bool waits) {
+  cudaStream_t second;
+  cudaEvent_t begun, copied;
+  check_cuda(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  check_cuda(cudaEventCreateWithFlags(&begun, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  check_cuda(cudaEventCreateWithFlags(&copied, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  check_cuda(cudaEventRecord(begun, stream()), "cudaEventRecord");
+  check_cuda(cudaStreamWaitEvent(second, begun, 0), "cudaStreamWaitEvent");
+  {
+    const OnStream on_second(second);
+    launch("copy", copy_kernel, block(Buffers::size), buffers.x, buffers.out);
+  }
+  check_cuda(cudaEventRecord(copied, second), "cudaEventRecord");
+  if (waits) check_cuda(cudaStreamWaitEvent(stream(), copied, 0), "cudaStreamWaitEvent");
+  launch("add", add_kernel, block(Buffers::size), buffers.out, buffers.x, 1.0f);
+}
+void run_two_streams_in_graph(const Buffers& buffers, bool waits) {
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  check_cuda(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "begin");
+  run_two_streams(buffers, waits);
+  check_cuda(cudaStreamEndCapture(stream(), &graph), "end");
+  check_cuda(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+  for (int i = 0; i < 2; ++i) check_cuda(cudaGraphLaunch(exec, stream()), "launch");
+}
+float twice(int i) { return 2 * static_cast<float>(i); }
+
 // The copy's own error is ignored: the capture must end in one.
 void run_captured_copy_from_host(const Buffers& buffers) {
   cudaGraph_t graph;
@@ -527,6 +555,8 @@ const std::vector<Plant> plants = {
      [](const Buffers& b) { launch("", copy_past_array_kernel, block(32, floats(124)), b.x, b.out); }, zero},
     {"freed_in_graph", run_freed_in_graph, zero},
     {"captured_copy_from_host", run_captured_copy_from_host, zero},
+    {"stream_without_wait", [](const Buffers& b) { run_two_streams(b, false); }, twice},
+    {"captured_stream_without_wait", [](const Buffers& b) { run_two_streams_in_graph(b, false); }, twice},
     {"many_multiprocessors", run_many_multiprocessors, [](int i) { return i == 0 ? 127.0f * 64 : 0; }},
     {"much_shared_memory", run_much_shared_memory, itself},
     {"exact_functions", [](const Buffers& b) { launch("", exact_functions_kernel, block(128), b.out); },
@@ -549,5 +579,7 @@ const std::vector<Plant> plants = {
     {"control_sums", [](const Buffers& b) { launch("", sums_kernel, block(128, floats(32)), b.x, b.out); }, three_sums},
     {"control_mma", [](const Buffers& b) { launch("", mma_kernel, block(32, floats(128)), b.x, b.out); }, twice_if_odd},
     {"control_graph", run_graph, four_times},
+    {"control_streams", [](const Buffers& b) { run_two_streams(b, true); }, twice},
+    {"control_streams_in_graph", [](const Buffers& b) { run_two_streams_in_graph(b, true); }, twice},
     {"control_cublas", run_cublas, itself},
 };

@@ -1,6 +1,6 @@
 // The CUDA runtime over the memory of the host. A stream is a queue of closures that runs only when something waits for
-// it; the seed draws the order between streams. So what was not waited for has not happened. A captured graph is such a
-// queue, kept.
+// it; the seed draws the order between streams. So what was not waited for has not happened. A captured graph is such
+// queues, kept: one for each stream that took part.
 #include "runtime.h"
 
 #include <sys/mman.h>
@@ -17,14 +17,29 @@
 
 namespace {
 
-struct Captured {
-  std::vector<simt::Work> work;
-  std::vector<std::shared_ptr<void>> memory;  // allocated while capturing
-};
-
 struct Moment {  // one record of an event
   bool passed = false;
   std::chrono::steady_clock::time_point time{};
+};
+
+struct Item {  // of a stream
+  simt::Work work;
+  std::shared_ptr<const Moment> after{};
+  bool is_ready() const { return !after || after->passed; }
+};
+
+struct Captured {
+  std::vector<std::deque<Item>> branches{1};
+  std::vector<std::shared_ptr<Moment>> moments;
+  std::vector<std::shared_ptr<void>> memory;  // allocated while capturing
+};
+
+struct Capture {
+  bool relaxed;
+  bool invalidated = false, ended = false;
+  Captured captured{};
+  std::vector<CUstream_st*> streams{};  // of each branch; the first began the capture
+  std::vector<size_t> joined{};         // so many items of each branch come before an event that the first waits for
 };
 
 }  // namespace
@@ -37,13 +52,14 @@ struct CUgraphExec_st {
   bool frees_on_launch;
 };
 struct CUstream_st {
-  std::deque<simt::Work> queue;
-  std::unique_ptr<CUgraph_st> capture;
-  bool relaxed = false, invalidated = false;  // the capture
+  std::deque<Item> queue;
+  std::shared_ptr<Capture> capture;
+  size_t branch = 0;  // of the capture
 };
 struct CUevent_st {
   std::shared_ptr<Moment> moment;
-  bool captured = false;
+  std::shared_ptr<Capture> capture;
+  size_t branch = 0, position = 0;  // in the capture
 };
 struct CUmemPoolHandle_st {};
 
@@ -69,7 +85,7 @@ struct Block {
 // Never destroyed: the last to free memory may be a static object of the program.
 auto& device_memory = *new std::map<const char*, Block>;  // by address
 auto& null_stream = *new CUstream_st;
-auto& streams = *new std::set<CUstream_st*>{&null_stream};
+auto& streams = *new std::vector<CUstream_st*>{&null_stream};
 size_t device_bytes = 0;
 size_t graph_bytes = 0;  // of graphs that are gone: kept for other graphs until cudaDeviceGraphMemTrim
 size_t pool_bytes = 0;   // the most that was ever in use since the pool was trimmed: it gives nothing back by itself
@@ -149,16 +165,25 @@ class DeviceAtWork {
   const bool outermost_ = !device_at_work;
 };
 
+// Runs the first item of one of the queues; false if all are empty.
+bool run_one(const std::vector<std::deque<Item>*>& queues) {
+  std::vector<std::deque<Item>*> ready;
+  for (std::deque<Item>* queue : queues)
+    if (!queue->empty() && queue->front().is_ready()) ready.push_back(queue);
+  if (ready.empty()) return false;
+  std::deque<Item>& queue = *(simt::seed() == 0   ? ready.front()
+                              : simt::seed() == 1 ? ready.back()
+                                                  : ready[simt::next_random() % ready.size()]);
+  const Item item = std::move(queue.front());
+  queue.pop_front();
+  if (item.work) item.work();
+  return true;
+}
+
 void run_one() {
-  std::vector<CUstream_st*> busy;
-  for (CUstream_st* stream : streams)
-    if (!stream->queue.empty()) busy.push_back(stream);
-  CUstream_st* stream = simt::seed() == 0   ? busy.front()
-                        : simt::seed() == 1 ? busy.back()
-                                            : busy[simt::next_random() % busy.size()];
-  const Work work = std::move(stream->queue.front());
-  stream->queue.pop_front();
-  work();
+  std::vector<std::deque<Item>*> queues;
+  for (CUstream_st* stream : streams) queues.push_back(&stream->queue);
+  if (!run_one(queues)) fail("what is waited for is on no stream");
 }
 
 template <class Condition>
@@ -180,7 +205,8 @@ void run_all() {
 bool forbidden_by_capture(bool also_if_relaxed = true) {
   bool forbidden = false;
   for (CUstream_st* stream : streams)
-    if (stream->capture && (also_if_relaxed || !stream->relaxed)) forbidden = stream->invalidated = true;
+    if (stream->capture && (also_if_relaxed || !stream->capture->relaxed))
+      forbidden = stream->capture->invalidated = true;
   return forbidden;
 }
 
@@ -262,7 +288,12 @@ void run_graph(const Captured& graph, bool frees_on_launch) {
       fail("a graph is launched again, but memory that it allocates has not been freed since");
     set_usable(memory.get(), false);
   }
-  for (const Work& work : graph.work) work();
+  for (const std::shared_ptr<Moment>& moment : graph.moments) moment->passed = false;
+  std::vector<std::deque<Item>> branches = graph.branches;
+  std::vector<std::deque<Item>*> queues;
+  for (std::deque<Item>& branch : branches) queues.push_back(&branch);
+  while (run_one(queues)) {
+  }
 }
 
 // --- errors ---
@@ -289,6 +320,9 @@ constexpr ErrorWords errors[] = {
      "operation not permitted when stream is capturing"},
     {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
      "operation failed due to a previous error during capture"},
+    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"},
+    {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
+     "dependency created on uncaptured work in another stream"},
     {cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
      "operation not permitted on an event last recorded in a capturing stream"},
 };
@@ -326,12 +360,12 @@ cudaError_t enqueue(cudaStream_t stream, Work work) {
   check_thread();
   CUstream_st* s = at(stream);
   if (s->capture) {
-    s->capture->captured.work.push_back(std::move(work));
+    s->capture->captured.branches[s->branch].push_back({std::move(work)});
     return cudaSuccess;
   }
   if (s == &null_stream || !null_stream.queue.empty()) run_all();  // it is ordered with all others
   if (s->queue.size() == longest_queue) run_until([s] { return s->queue.empty(); });
-  s->queue.push_back(std::move(work));
+  s->queue.push_back({std::move(work)});
   return cudaSuccess;
 }
 
@@ -566,7 +600,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
        from_device != (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice)))
     return result(cudaErrorInvalidValue);
   if (at(stream)->capture && !(from_device && to_device)) {
-    at(stream)->invalidated = true;
+    at(stream)->capture->invalidated = true;
     return result(cudaErrorStreamCaptureUnsupported);
   }
   ++simt::launches();
@@ -589,14 +623,14 @@ cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = nullptr;
   if (no_device()) return result(cudaErrorNoDevice);
-  streams.insert(*stream = new CUstream_st);
+  streams.push_back(*stream = new CUstream_st);
   return result(cudaSuccess);
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   CUstream_st* s = at(stream);
   if (s->capture) {
-    s->invalidated = true;
+    s->capture->invalidated = true;
     return result(cudaErrorStreamCaptureUnsupported);
   }
   run_until([s] { return s->queue.empty(); });
@@ -605,7 +639,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   run_until([stream] { return stream->queue.empty(); });
-  streams.erase(stream);
+  std::erase(streams, stream);
   delete stream;
   return result(cudaSuccess);
 }
@@ -622,22 +656,56 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  event->captured = at(stream)->capture != nullptr;
+  const CUstream_st* s = at(stream);
+  event->capture = s->capture;
   event->moment = std::make_shared<Moment>();
-  return enqueue(stream, [moment = event->moment] {
+  const cudaError_t status = enqueue(stream, [moment = event->moment] {
     moment->passed = true;
     moment->time = std::chrono::steady_clock::now();
   });
+  if (s->capture) {
+    event->branch = s->branch;
+    event->position = s->capture->captured.branches[s->branch].size();
+    s->capture->captured.moments.push_back(event->moment);
+  }
+  return status;
+}
+
+// A stream that waits for an event of a capture takes part in it from then on.
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (!event->moment) return result(cudaSuccess);
+  CUstream_st* s = at(stream);
+  const std::shared_ptr<Capture>& capture = event->capture;
+  if (capture && capture->ended) return result(cudaErrorCapturedEvent);
+  if (s->capture && s->capture != capture) {
+    s->capture->invalidated = true;
+    return result(cudaErrorStreamCaptureIsolation);
+  }
+  if (!capture) {
+    enqueue(stream, {});
+    s->queue.back().after = event->moment;
+    return result(cudaSuccess);
+  }
+  if (!s->capture) {
+    s->capture = capture;
+    s->branch = capture->streams.size();
+    capture->streams.push_back(s);
+    capture->joined.push_back(0);
+    capture->captured.branches.emplace_back();
+  }
+  capture->captured.branches[s->branch].push_back({{}, event->moment});
+  if (s->branch == 0) capture->joined[event->branch] = std::max(capture->joined[event->branch], event->position);
+  return result(cudaSuccess);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (event->captured) return result(cudaErrorCapturedEvent);
+  if (event->capture) return result(cudaErrorCapturedEvent);
   if (event->moment) run_until([moment = event->moment] { return moment->passed; });
   return result(cudaSuccess);
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
-  if (start->captured || end->captured) return result(cudaErrorCapturedEvent);
+  if (start->capture || end->capture) return result(cudaErrorCapturedEvent);
   if (!start->moment || !end->moment) return result(cudaErrorInvalidValue);
   if (!start->moment->passed || !end->moment->passed) return result(cudaErrorNotReady);
   *milliseconds = std::chrono::duration<float, std::milli>(end->moment->time - start->moment->time).count();
@@ -654,27 +722,32 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   CUstream_st* s = at(stream);
   if (s == &null_stream) return result(cudaErrorStreamCaptureUnsupported);
   if (s->capture) return result(cudaErrorIllegalState);
-  s->capture = std::make_unique<CUgraph_st>();
-  s->relaxed = mode == cudaStreamCaptureModeRelaxed;
-  s->invalidated = false;
+  s->capture = std::make_shared<Capture>(Capture{.relaxed = mode == cudaStreamCaptureModeRelaxed});
+  s->capture->streams.push_back(s);
+  s->capture->joined.push_back(0);
+  s->branch = 0;
   return result(cudaSuccess);
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = nullptr;
   CUstream_st* s = at(stream);
-  if (!s->capture) return result(cudaErrorIllegalState);
-  const std::unique_ptr<CUgraph_st> captured = std::move(s->capture);
-  if (s->invalidated) return result(cudaErrorStreamCaptureInvalidated);
-  *graph = new CUgraph_st{captured->captured};
+  if (!s->capture || s->branch != 0) return result(cudaErrorIllegalState);
+  const std::shared_ptr<Capture> capture = s->capture;
+  capture->ended = true;
+  for (CUstream_st* taking_part : capture->streams) taking_part->capture = nullptr;
+  if (capture->invalidated) return result(cudaErrorStreamCaptureInvalidated);
+  for (size_t i = 1; i < capture->joined.size(); ++i)
+    if (capture->joined[i] < capture->captured.branches[i].size()) return result(cudaErrorStreamCaptureUnjoined);
+  *graph = new CUgraph_st{std::move(capture->captured)};
   return result(cudaSuccess);
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   const CUstream_st* s = at(stream);
-  *status = !s->capture      ? cudaStreamCaptureStatusNone
-            : s->invalidated ? cudaStreamCaptureStatusInvalidated
-                             : cudaStreamCaptureStatusActive;
+  *status = !s->capture               ? cudaStreamCaptureStatusNone
+            : s->capture->invalidated ? cudaStreamCaptureStatusInvalidated
+                                      : cudaStreamCaptureStatusActive;
   return result(cudaSuccess);
 }
 

@@ -257,6 +257,12 @@ TEST_CASE("detector: a graph that copies from memory of the host, which may be g
   check_reported("captured_copy_from_host", "end: operation failed due to a previous error during capture");
 }
 
+TEST_CASE("detector: a stream that does not wait for another") {
+  check_result("stream_without_wait", "wrong");
+  check_result("stream_without_wait", "right", "SIMT_SEED=1");
+  check_reported("captured_stream_without_wait", "end: capturing stream has unjoined work");
+}
+
 // --- asynchronous copies ---
 
 TEST_CASE("detector: an asynchronous copy read before the wait") {
@@ -292,5 +298,11 @@ TEST_CASE("detector: correct asynchronous copies and tensor-core products are no
 }
 TEST_CASE("detector: a correct graph with memory of its own is not reported") {
   check_result("control_graph", "right");
+}
+TEST_CASE("detector: two streams that wait for each other where they must are not reported") {
+  for (const char* seed : {"", "SIMT_SEED=1", "SIMT_SEED=2", "SIMT_SEED=3"}) {
+    check_result("control_streams", "right", seed);
+    check_result("control_streams_in_graph", "right", seed);
+  }
 }
 TEST_CASE("detector: correct matrix products are not reported") { check_result("control_cublas", "right"); }
