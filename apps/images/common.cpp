@@ -165,12 +165,18 @@ std::vector<uint8_t> draw(const Decoder& start, Key seed, int64_t first, int64_t
 std::vector<uint8_t> generate(const Decoder& start, Key seed, int64_t first, int64_t count,
                               const std::vector<int64_t>& first_bytes, int64_t wanted, double temperature,
                               const std::function<void(int64_t, int64_t)>& progress) {
+  return divided_images(count, [&](int64_t begin, int64_t end) {
+    return draw(start, seed, first + begin, end - begin, first_bytes, wanted, temperature, progress);
+  });
+}
+
+std::vector<uint8_t> divided_images(int64_t count,
+                                    const std::function<std::vector<uint8_t>(int64_t begin, int64_t end)>& draw_some) {
   const int64_t shares = processes().size();
   const auto drawn = divided(shares, [&](int64_t share) -> std::vector<double> {
-    const int64_t begin = share * count / shares, own = (share + 1) * count / shares - begin;
-    if (own == 0) return {};
-    const std::vector<uint8_t> images =
-        draw(start, seed, first + begin, own, first_bytes, wanted, temperature, progress);
+    const int64_t begin = share * count / shares, end = (share + 1) * count / shares;
+    if (begin == end) return {};
+    const std::vector<uint8_t> images = draw_some(begin, end);
     return {images.begin(), images.end()};
   });
   std::vector<uint8_t> all;

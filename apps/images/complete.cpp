@@ -74,12 +74,7 @@ int complete_images(CompleteOptions& o) {
   const Key seed = key_for(o.seed, Purpose::sampling);
   const auto start = std::chrono::steady_clock::now();
 
-  std::vector<Picture> cells;     // per image: occluded, completed in `ways` ways, original
-  constexpr size_t at_once = 64;  // whose states are kept
-  for (size_t first = 0; first < index.size(); first += at_once) {
-    const std::vector<int64_t> some(
-        index.begin() + static_cast<std::ptrdiff_t>(first),
-        index.begin() + static_cast<std::ptrdiff_t>(std::min(first + at_once, index.size())));
+  const auto completed_in_all_ways = [&](const std::vector<int64_t>& some) {
     std::vector<int64_t> from;
     std::vector<Key> keys;
     std::vector<uint8_t> completed;
@@ -98,13 +93,26 @@ int complete_images(CompleteOptions& o) {
     for (int64_t t = 0; t < keep + (loaded.class_conditional ? 0 : -1); ++t)
       given->read(tokens_at(images, loaded.class_conditional, some, t, o.where()));
     complete(completed, keep, *given, from, keys, static_cast<float>(o.temperature), Progress("drew byte"), classes);
-
-    for (size_t i = 0; i < some.size(); ++i) {
-      cells.push_back(loaded.picture_of(images.image(some[i]), keep));
-      for (int64_t way = 0; way < o.ways; ++way)
-        cells.push_back(loaded.picture_of(image_of(completed, static_cast<int64_t>(i) * o.ways + way, n)));
-      cells.push_back(loaded.picture_of(images.image(some[i])));
+    return completed;
+  };
+  const std::vector<uint8_t> completed = divided_images(std::ssize(index), [&](int64_t begin, int64_t end) {
+    constexpr int64_t at_once = 64;  // whose states are kept
+    std::vector<uint8_t> all;
+    for (; begin < end; begin += at_once) {
+      const std::vector<uint8_t> some =
+          completed_in_all_ways({index.begin() + begin, index.begin() + std::min(begin + at_once, end)});
+      all.insert(all.end(), some.begin(), some.end());
     }
+    return all;
+  });
+
+  std::vector<Picture> cells;  // per image: occluded, completed in `ways` ways, original
+  for (int64_t i = 0; i < std::ssize(index); ++i) {
+    const auto original = images.image(index[static_cast<size_t>(i)]);
+    cells.push_back(loaded.picture_of(original, keep));
+    for (int64_t way = 0; way < o.ways; ++way)
+      cells.push_back(loaded.picture_of(image_of(completed, i * o.ways + way, n)));
+    cells.push_back(loaded.picture_of(original));
   }
   write_png(loaded.out, sheet(cells, o.ways + 2));
   fmt::print("{}: {} images, {}; the first {} of {} bytes, {} completions, the original ({:.2f} s)\n",

@@ -104,6 +104,11 @@ std::vector<uint8_t> generate(const Decoder& start, Key seed, int64_t first, int
                               const std::vector<int64_t>& first_bytes, int64_t wanted, double temperature,
                               const std::function<void(int64_t, int64_t)>& progress);
 
+// `count` images of which each of processes() draws some, on all of them: draw_some(begin, end) returns the bytes of
+// images begin .. end - 1.
+std::vector<uint8_t> divided_images(int64_t count,
+                                    const std::function<std::vector<uint8_t>(int64_t begin, int64_t end)>& draw_some);
+
 // What sample and complete share.
 struct DrawOptions : ModelOptions {
   double temperature = 1;
