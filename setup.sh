@@ -13,7 +13,7 @@ if ! command -v apt-get >/dev/null; then
   cat >&2 <<'TEXT'
 setup.sh installs packages on Debian and Ubuntu only. Elsewhere, please install: g++ 11 or clang 14 (or later) with OpenMP,
 CMake 3.22, Ninja, oneDNN, CLI11, nlohmann-json, {fmt}, zlib, stb, FFTW, libsndfile, doctest, and, if you like, MPI (training in several
-processes), Google Benchmark (bench kernels) and gnuplot (plots).
+processes; on GPUs also NCCL), Google Benchmark (bench kernels) and gnuplot (plots).
 TEXT
   exit 1
 fi

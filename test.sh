@@ -7,7 +7,8 @@
 #              tests/simt: all of it once, and the fuzz targets, on their corpus and then on new inputs for 12 seconds
 #              each; then the ops with two more orders of threads
 #   thread     by g++, under ThreadSanitizer, the kernels on the emulator: the ops, in one order
-#   cuda       compiled by nvcc, where attention kernels that spill registers are errors, and run if there is a GPU
+#   cuda       compiled by nvcc, where attention kernels that spill registers are errors; linked, and run if there is a
+#              GPU
 # On a machine without clang, g++ takes its place and there are no fuzz targets; without the CUDA toolkit, no kernels and
 # not the last two.
 # Closes with the line "N passed, N failed, N skipped". Exit status 0 means that none failed.
@@ -113,6 +114,15 @@ else
     run build-cuda
   else
     build cuda runnel_cuda runnel_ladder_cuda  # compiled for all architectures; there is no GPU to run it on
+    # With what they need of the library, which here is the release build's.
+    status=0
+    libraries=$(dirname "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")/lib64
+    nccl=$(sed -n 's/^NCCL_LIBRARY:FILEPATH=\(\/.*\)/\1/p' build-cuda/CMakeCache.txt)
+    echo 'int main() {}' |
+      g++ -o "$work/linked" -x c++ - -x none $(find build-cuda/CMakeFiles/runnel_cuda.dir -name '*.o') build/librunnel.a \
+        $nccl -L"$libraries" -lcudart_static -lcublasLt -ldnnl -lz -lfftw3 -lsndfile -fopenmp -ldl -lrt -lpthread ||
+      status=$?
+    if [ "$status" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
     status=0
     tests/divergence.sh build-cuda/CMakeFiles/runnel_cuda.dir/cuda/attention/*.o || status=$?
     case $status in

@@ -6,12 +6,13 @@
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 
 #include "apps/cli/output.h"
 #include "apps/commands.h"
-#include "apps/training/mpi_communicator.h"
+#include "apps/training/launcher.h"
 #include "engine/check.h"
 #include "engine/communicator.h"
 
@@ -92,6 +93,7 @@ int main(int argc, char** argv) {
   runnel::prepare_output();
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is then an error like a full disk
   const int status = run(argc, argv);
+  runnel::set_processes(std::make_shared<runnel::Communicator>());  // MPI and CUDA may be gone when statics are
   const std::string problem = runnel::output_problem();
   return status == 0 && !problem.empty() ? complain(problem, 1) : status;
 }

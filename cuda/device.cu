@@ -98,6 +98,11 @@ std::string why_unavailable() {
   }
 }
 
+int devices() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
 void choose_device(int number) {
   check(!opened || number == chosen, "CUDA device ", chosen, " is in use already; it cannot be changed to ", number);
   chosen = number;

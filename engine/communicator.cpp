@@ -7,13 +7,14 @@
 #include <exception>
 #include <utility>
 
+#include "engine/cuda_backend.h"
 #include "engine/dispatch.h"
 
 namespace runnel {
 namespace {
 
-std::unique_ptr<Communicator>& connected() {
-  static std::unique_ptr<Communicator> all = std::make_unique<Communicator>();
+std::shared_ptr<Communicator>& connected() {
+  static std::shared_ptr<Communicator> all = std::make_shared<Communicator>();
   return all;
 }
 
@@ -82,7 +83,12 @@ void Communicator::end_all(int status) {
 
 Communicator& processes() { return *connected(); }
 
-void set_processes(std::unique_ptr<Communicator> all) { connected() = std::move(all); }
+void set_processes(std::shared_ptr<Communicator> all) { connected() = std::move(all); }
+
+void connect_gpus() {
+  if constexpr (with_cuda)
+    if (processes().size() > 1) set_processes(cuda::connect_gpus(connected()));
+}
 
 std::vector<std::vector<double>> divided(int64_t count, const std::function<std::vector<double>(int64_t i)>& f) {
   Communicator& all = processes();

@@ -32,18 +32,23 @@ class Communicator {
   // In double precision, added in the order of the ranks.
   std::vector<double> sum(const std::vector<double>& values);
 
-  // The following two are for numbers in the memory of the device on which the processes compute, and return at once.
+  // From here on, numbers lie in the memory of the device on which the processes compute.
   //
-  // Replaces n numbers by their sums over all processes, with the same n <= floats_at_once() everywhere. They are added
-  // as a binary tree, neighbours first: (0 + 1) + (2 + 3). So if each rank's numbers are a tree over its parts of a
-  // batch, the result is the tree over all parts, and its bytes do not depend on the number of processes.
+  // Starts to replace n numbers by their sums over all processes, with the same n <= floats_at_once() everywhere. They
+  // are added as a binary tree, neighbours first: (0 + 1) + (2 + 3). So if each rank's numbers are a tree over its
+  // parts of a batch, the result is the tree over all parts, and its bytes do not depend on the number of processes.
   virtual void start_sum(float* /*x*/, int64_t /*n*/, SumOptions) {}
-  // n numbers of one rank, in the memory of all.
-  virtual void start_copy(float* /*x*/, int64_t /*n*/, int /*from*/) {}
-  // Goes on with what was started, without waiting: MPI moves messages only while it is called. Not collective.
+  // Goes on with sums, without waiting: MPI moves messages only while it is called. Not collective.
   virtual void progress() {}
-  // What was started is there when this returns; on CUDA, for the kernels that are launched after this returns.
+  // The sums that were started are there when this returns; on CUDA, for kernels that are launched after this returns.
   virtual void finish() {}
+  // n numbers each of one rank, in the memory of all; on CUDA likewise.
+  struct Copy {
+    float* x;
+    int64_t n;
+    int from;
+  };
+  virtual void copy(const std::vector<Copy>& /*copies*/) {}
   int64_t floats_at_once() const { return floats_at_once_; }
   // What the sums have cost this process so far; on CUDA, where it does not wait for them, nothing.
   struct Cost {
@@ -79,7 +84,10 @@ std::vector<Exchange> tree_exchanges(int rank, int size, int64_t n);
 
 // Those of this program; one, until others are set.
 Communicator& processes();
-void set_processes(std::unique_ptr<Communicator> all);
+void set_processes(std::shared_ptr<Communicator> all);
+// Makes processes(), on whose GPUs this program will compute, exchange everything by NCCL. Throws Error if that cannot
+// be.
+void connect_gpus();
 
 // x = x + other in host memory, rounded to bfloat16 if told to: what start_sum does at each node of the tree.
 void add_in_place(float* x, const float* other, int64_t n, bool bf16);

@@ -1,13 +1,18 @@
-// What cuda/device.cu does for the engine. Only the engine includes this file, under `if constexpr (with_cuda)`.
+// What the folder cuda does for the engine, besides kernels. Only the engine includes this file, under `if constexpr
+// (with_cuda)`.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+
+#include "engine/communicator.h"
 
 namespace runnel::cuda {
 
 std::string why_unavailable();
+int devices();
 void choose_device(int number);
 std::string model_name();
 void* allocate(size_t bytes);  // null if there is no more memory
@@ -21,5 +26,7 @@ void trim_memory();
 void* capture(const std::function<void()>& work);  // a graph that is ready to launch
 void launch_graph(void* graph);
 void destroy_graph(void* graph);
+std::shared_ptr<Communicator> connect_gpus(std::shared_ptr<Communicator> launcher);
+std::string nccl_version();  // "" if this build has none
 
 }  // namespace runnel::cuda

@@ -17,6 +17,13 @@ std::string why_unavailable(Device device) {
     return "this build has no CUDA; configure with -DRUNNEL_CUDA=ON";
 }
 
+int cuda_devices() {
+  if constexpr (with_cuda)
+    return cuda::devices();
+  else
+    return 0;
+}
+
 void choose_cuda_device([[maybe_unused]] int number) {
   if constexpr (with_cuda) cuda::choose_device(number);
 }

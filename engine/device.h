@@ -9,6 +9,7 @@ const char* name(Device device);
 
 // "" if the device can be used; else why not, as a sentence for the user.
 std::string why_unavailable(Device device);
+int cuda_devices();  // of this machine
 // Which of the machine's GPUs Device::cuda is: 0, the first, unless this is called before anything is asked of it.
 // Throws Error if another one is in use already.
 void choose_cuda_device(int number);

@@ -2,7 +2,9 @@
 
 #include <sstream>
 
+#include "engine/cuda_backend.h"
 #include "engine/device.h"
+#include "engine/dispatch.h"
 #include "engine/numerics.h"
 
 namespace runnel {
@@ -18,9 +20,13 @@ std::string compiler() {
 
 std::string cuda_text() {
   const std::string why_not = why_unavailable(Device::cuda);
-  if (cuda_is_emulated()) return "emulated on the CPU";
-  const std::string toolkit = build_info.cuda;
-  return (toolkit.empty() ? "" : toolkit + ", ") + (why_not.empty() ? model_name(Device::cuda) : why_not);
+  std::string libraries = build_info.cuda;
+  if constexpr (with_cuda) {
+    const std::string nccl = cuda::nccl_version();
+    libraries += (libraries.empty() ? "" : ", ") + (nccl.empty() ? "no NCCL" : "NCCL " + nccl);
+  }
+  if (cuda_is_emulated()) return "emulated on the CPU, with " + libraries;
+  return (libraries.empty() ? "" : libraries + ", ") + (why_not.empty() ? model_name(Device::cuda) : why_not);
 }
 
 }  // namespace

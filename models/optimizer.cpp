@@ -175,9 +175,9 @@ void Optimizer::update(const Gradients& gradients, const Tensor& squares) {
 }
 
 void Optimizer::share_parameters() {
-  for (size_t i = 0; i < all_.size(); ++i)
-    processes().start_copy(all_[i].tensor.data(), all_[i].tensor.size(), owners_[i]);
-  processes().finish();
+  std::vector<Communicator::Copy> copies;
+  for (size_t i = 0; i < all_.size(); ++i) copies.push_back({all_[i].tensor.data(), all_[i].tensor.size(), owners_[i]});
+  processes().copy(copies);
 }
 
 void Optimizer::set_lr(double lr) {

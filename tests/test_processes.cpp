@@ -4,11 +4,14 @@
 #include <cstdlib>
 
 #include "engine/communicator.h"
+#include "engine/device.h"
 #include "engine/gradient_sum.h"
+#include "engine/version.h"
 #include "models/safetensors.h"
 #include "ops/ops.h"
 #include "tests/audio.h"
 #include "tests/check.h"
+#include "tests/folder.h"
 #include "tests/program.h"
 
 namespace runnel::test {
@@ -55,6 +58,30 @@ struct Cluster : Sandbox {
     REQUIRE(result.status == 0);
   }
   std::string last(const std::string& run_folder) const { return read(folder / run_folder / "last.safetensors"); }
+};
+
+// Whether the emulator can connect processes that have a GPU each.
+bool has_gpus() {
+  if (!cuda_is_emulated()) return false;
+  const bool has_nccl = version_text().find("no NCCL") == std::string::npos;
+  if (!has_nccl) MESSAGE("skipped: 1 test, there is no NCCL (libnccl-dev)");
+  return has_nccl;
+}
+
+// A sandbox that starts processes and tells each its number in the environment, as torchrun does.
+struct Torchrun : Sandbox {
+  Torchrun() { executable = "/bin/sh"; }
+  // A script that starts them. Their numbers are in pids. The exit status is that of the first that fails.
+  std::string script(int count, const std::string& words) const {
+    std::string text;
+    for (int rank = 0; rank < count; ++rank)
+      text += "RANK=" + std::to_string(rank) + " LOCAL_RANK=" + std::to_string(rank) +
+              " WORLD_SIZE=" + std::to_string(count) + " LOCAL_WORLD_SIZE=" + std::to_string(count) +
+              " MASTER_ADDR=localhost MASTER_PORT=" + std::to_string(20000 + getpid() % 20000) + " " + program() + " " +
+              words + " &\npids=\"$pids $!\"\n";
+    write_bytes(folder / "start.sh", text + "echo $pids > pids\nfor pid in $pids; do wait $pid || exit $?; done\n");
+    return "start.sh";
+  }
 };
 
 // The parameters and moments that a run left, together.
@@ -114,11 +141,13 @@ TEST_CASE("gradient sum: any number of parts is added as a binary tree over thei
 TEST_CASE("processes: 1, 2 and 4 leave the same checkpoint and metrics") {
   const Cluster box;
   if (!box) return;
-  for (const std::string flags :
-       {"--attention linear", "--gradients bf16 --shard --optimizer muon", "--attention lsh --shard"}) {
+  std::vector<std::string> all{"--steps 6", "--steps 6 --gradients bf16 --shard --optimizer muon",
+                               "--steps 6 --attention lsh --shard"};
+  if (has_gpus()) all.push_back("--steps 4 --gradients bf16 --shard --micro-batch 1 --device cuda");
+  for (const std::string& flags : all) {
     CAPTURE(flags);
     for (const int count : {1, 2, 4})
-      box.succeed(count, copy_flags + flags + " --steps 6 --overwrite --out " + std::to_string(count));
+      box.succeed(count, copy_flags + flags + " --overwrite --out " + std::to_string(count));
     for (const char* run : {"2", "4"}) {
       CHECK(box.last(run) == box.last("1"));
       CHECK(untimed(box.folder / run / "metrics.csv") == untimed(box.folder / "1" / "metrics.csv"));
@@ -142,15 +171,50 @@ TEST_CASE("processes: images, classes and transcriptions, and their validation, 
     for (const int count : {1, 2}) box.succeed(count, flags + std::to_string(count));
     CHECK(box.last("2") == box.last("1"));
     CHECK(untimed(box.folder / "2" / "metrics.csv") == untimed(box.folder / "1" / "metrics.csv"));
+    if (!task.starts_with("mnist")) continue;
+    for (const std::string count : {"1", "2"})
+      box.succeed(std::stoi(count), "mnist complete --quiet --model 1 --index 0-2 --ways 2 --out " + count + ".png");
+    CHECK(read(box.folder / "2.png") == read(box.folder / "1.png"));
   }
+}
+
+TEST_CASE("processes: two that torchrun starts leave the checkpoint of one") {
+  if (!has_gpus()) return;
+  const Torchrun box;
+  const std::string flags = copy_flags + "--device cuda --micro-batch 1 --steps 4 --out ";
+  for (const int count : {1, 2}) {
+    const Result result = box.run(box.script(count, flags + std::to_string(count)));
+    CAPTURE(result.err);
+    REQUIRE(result.status == 0);
+  }
+  CHECK(read(box.folder / "1/last.safetensors") == read(box.folder / "2/last.safetensors"));
+}
+
+TEST_CASE("processes: one whose GPU waits for a process that is gone ends with a sentence") {
+  if (!has_gpus()) return;
+  const Torchrun box;
+  const pid_t running = box.start(box.script(2, copy_flags + "--device cuda --steps 1000000 --log-every 1 --out run"));
+  REQUIRE(wait_until([&] { return fs::exists(box.folder / "run/metrics.csv"); }));
+  const std::vector<std::string> pids = split(read(box.folder / "pids"), ' ');
+  REQUIRE(pids.size() == 2);
+  kill(std::stoi(pids[1]), SIGKILL);
+  const Result result = box.finish(running);
+  CHECK(result.status == 1);
+  CHECK(result.err.find("rank 0 on host") != std::string::npos);
+  CHECK(result.err.find("has lost another process") != std::string::npos);
 }
 
 TEST_CASE("processes: --reduction fast differs by rounding") {
   const Cluster box;
   if (!box) return;
-  box.succeed(4, copy_flags + "--steps 2 --out exact");
-  box.succeed(4, copy_flags + "--steps 2 --reduction fast --out fast");
-  CHECK_LE(distance(numbers(box.folder / "fast"), numbers(box.folder / "exact")), rounding);
+  for (const std::string device : {"cpu", "cuda"}) {
+    if (device == "cuda" && !has_gpus()) continue;
+    const std::string flags = copy_flags + "--steps 2 --overwrite --device " + device;
+    box.succeed(4, flags + " --out exact");
+    box.succeed(4, flags + " --reduction fast --out fast");
+    CHECK_LE(distance(numbers(box.folder / "fast"), numbers(box.folder / "exact")), rounding);
+    CHECK(box.last("fast") != box.last("exact"));
+  }
 }
 
 TEST_CASE("processes: a run begun by four goes on with two, and then with one, to the same bytes") {
@@ -183,6 +247,24 @@ TEST_CASE("processes: what cannot be divided, or was started with other flags, i
               "--lr 0.5 --out x",
           1, "all processes must be started alike, but rank 1 on host ");
   CHECK_FALSE(fs::exists(box.folder / "x" / "last.safetensors"));
+  if (cuda_is_emulated())
+    refused(box.on(2, copy_flags + "--device cuda:0"), 2, "each has the GPU of its number; give --device cuda");
+}
+
+TEST_CASE("processes: torchrun's variables without a GPU, or with some missing, are refused") {
+  Sandbox box;
+  const auto refused = [&](const std::string& variables, const std::string& sentence) {
+    box.executable = "/usr/bin/env";
+    const Result result = box.run(variables + " " + program() + " " + copy_flags + "--device cpu");
+    CAPTURE(result.err);
+    CHECK(result.status == 1);
+    CHECK(result.err.find(sentence) != std::string::npos);
+  };
+  const std::string two = "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=";
+  refused(two + "29500", "torchrun connects processes on GPUs only");
+  refused(two + "many", "MASTER_PORT=many is not a number from 1 to 65534");
+  refused("RANK=2 WORLD_SIZE=2", "RANK=2 is not a number from 0 to 1");
+  refused("RANK=0 WORLD_SIZE=2", "are set, as by torchrun, but not LOCAL_WORLD_SIZE");
 }
 
 }  // namespace runnel::test

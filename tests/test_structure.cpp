@@ -29,22 +29,22 @@ struct Rule {
 const std::map<std::string, Rule> rules = {
     {"engine", {{"engine"}, {"immintrin.h"}}},
     {"ops", {{"engine", "ops"}, {"dnnl.hpp", "immintrin.h", "arm_neon.h"}}},
-    {"cuda", {{"cuda"}, {"cuda_runtime.h", "cublasLt.h"}}},
+    {"cuda", {{"cuda"}, {"cuda_runtime.h", "cublasLt.h", "nccl.h"}}},
     {"models", {{"engine", "ops", "models"}, {"nlohmann/json.hpp", "nlohmann/json_fwd.hpp", "zlib.h"}}},
     {"datasets", {{"engine", "datasets"}, {"stb/stb_image.h", "zlib.h", "fftw3.h", "sndfile.h", "nlohmann/json.hpp"}}},
     {"apps",
      {{"engine", "ops", "cuda", "models", "datasets", "apps"},
       {"CLI/CLI.hpp", "benchmark/benchmark.h", "fmt/format.h", "mpi.h", "nlohmann/json.hpp", "stb/stb_image_write.h"}}},
 };
-const Names for_cuda = {"ops/kernels.h",     "ops/ladder/kernels.h",  "engine/check.h",  "engine/memory.h",
-                        "engine/numerics.h", "engine/cuda_backend.h", "engine/profile.h"};
+const Names for_cuda = {"ops/kernels.h",     "ops/ladder/kernels.h",  "engine/check.h",   "engine/memory.h",
+                        "engine/numerics.h", "engine/cuda_backend.h", "engine/profile.h", "engine/communicator.h"};
 // Who may include the headers that are not for users of the library, besides the folders in which they lie.
 const std::map<std::string, Names> private_headers = {
     {"ops/kernels.h", {"ops", "cuda", "apps/bench/kernels.cpp"}},  // a benchmark of each kernel by itself
     {"ops/ladder/kernels.h", {"ops", "cuda"}},
     {"engine/dispatch.h", {"ops/kernels.h"}},
     {"engine/profile.h", {"cuda/timing.cu"}},
-    {"engine/cuda_backend.h", {"cuda/device.cu", "cuda/timing.cu"}},
+    {"engine/cuda_backend.h", {"cuda/device.cu", "cuda/timing.cu", "cuda/communicator.cu"}},
 };
 
 std::string text_of(const fs::path& path) {

@@ -31,12 +31,17 @@ Settings RuntimeOptions::list() {
 
 void RuntimeOptions::prepare() {
   set_quiet(quiet);
-  if (device.starts_with("cuda:")) choose_cuda_device(std::stoi(device.substr(5)));
+  const Communicator& all = processes();
+  check<UsageError>(all.processes_on_host() == 1 || !device.starts_with("cuda:"), "--device ", device,
+                    ": of several processes on a host, each has the GPU of its number; give --device cuda");
+  if (device.starts_with("cuda:"))
+    choose_cuda_device(std::stoi(device.substr(5)));
+  else if (all.size() > 1 && device != "cpu")  // a launcher may show each process no other GPU than its own
+    choose_cuda_device(all.rank_on_host() % std::max(cuda_devices(), 1));
   const std::string problem = device == "cpu" ? "" : why_unavailable(Device::cuda);
   if (device == "auto") device = problem.empty() && !cuda_is_emulated() ? "cuda" : "cpu";
   check(device == "cpu" || problem.empty(), "--device ", device, ": ", problem);
   const bool cuda = where() == Device::cuda;
-  check<UsageError>(!cuda || processes().size() == 1, "several processes compute on the CPU only; give --device cpu");
   if (cuda && cuda_is_emulated())
     fmt::print(stderr,
                "this build has no GPU support: an emulator runs the CUDA kernels on the CPU, many times slower\n");
@@ -48,9 +53,9 @@ void RuntimeOptions::prepare() {
                 : precision == "int8" ? Precision::int8
                                       : Precision::f32,
                 where());
+  if (cuda) connect_gpus();
   // The cores of a host, or those that the launcher has bound this process to.
-  const int64_t cores = omp_get_num_procs(), of_host = sysconf(_SC_NPROCESSORS_ONLN),
-                on_host = processes().processes_on_host();
+  const int64_t cores = omp_get_num_procs(), of_host = sysconf(_SC_NPROCESSORS_ONLN), on_host = all.processes_on_host();
   if (threads == 0) threads = cores < of_host ? cores : std::max<int64_t>(omp_get_max_threads() / on_host, 1);
   if (on_host > 1 && cores * on_host < of_host)
     fmt::print(stderr,

@@ -17,10 +17,8 @@
 #include <utility>
 #include <vector>
 #endif
-#include <cstdlib>
 
 #include "engine/check.h"
-#include "engine/communicator.h"
 
 namespace runnel {
 
@@ -140,11 +138,6 @@ class MpiCommunicator : public Communicator {
           std::make_unique<TreeSum>(x, n, options.bf16, rank_, size_, static_cast<int>(std::ssize(started_) % tags)));
     }
   }
-  void start_copy(float* x, int64_t n, int from) override {
-    MPI_Request request;
-    MPI_Ibcast(x, static_cast<int>(n), MPI_FLOAT, from, MPI_COMM_WORLD, &request);
-    started_.push_back(std::make_unique<LibraryOperation>(request));
-  }
   void progress() override {
     for (size_t i = finished_; i < started_.size(); ++i) {
       const bool is_done = started_[i]->advance();
@@ -157,6 +150,15 @@ class MpiCommunicator : public Communicator {
     cost_.seconds_waited += MPI_Wtime() - begun;
     started_.clear();
     finished_ = 0;
+  }
+
+  void copy(const std::vector<Copy>& copies) override {
+    for (const auto& [x, n, from] : copies) {
+      MPI_Request request;
+      MPI_Ibcast(x, static_cast<int>(n), MPI_FLOAT, from, MPI_COMM_WORLD, &request);
+      started_.push_back(std::make_unique<LibraryOperation>(request));
+    }
+    finish();
   }
 
   bool all_end_together() override {
@@ -187,6 +189,13 @@ class MpiCommunicator : public Communicator {
 
 }  // namespace
 
+std::shared_ptr<Communicator> connect_by_mpi(int64_t count) {
+  auto all = std::make_shared<MpiCommunicator>();
+  check(all->size() == count, "started as one of ", count, " processes, but MPI connects ", all->size(),
+        ": the launcher must belong to the MPI that this program was built with, ", mpi_version());
+  return all;
+}
+
 std::string mpi_version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int size = 0;
@@ -197,27 +206,13 @@ std::string mpi_version() {
 
 #else
 
+std::shared_ptr<Communicator> connect_by_mpi(int64_t count) {
+  fail("started as one of ", count,
+       " processes, but this build has no MPI: install libopenmpi-dev (or libmpich-dev) and build again");
+}
+
 std::string mpi_version() { return "not in this build (libopenmpi-dev, or libmpich-dev)"; }
 
 #endif
-
-void connect_processes() {
-  // How many processes mpirun (Open MPI's, MPICH's) or srun says that it has started.
-  int64_t count = 1;
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
-    if (const char* const value = std::getenv(variable)) count = std::max(count, int64_t{std::atoll(value)});
-  if (count == 1) return;
-#if RUNNEL_WITH_MPI
-  set_processes(std::make_unique<MpiCommunicator>());
-  const int size = processes().size();
-  check(size == count, "started as one of ", count, " processes, but MPI connects ", size,
-        ": the launcher must belong to the MPI that this program was built with, ", mpi_version());
-  check(std::has_single_bit(static_cast<unsigned>(size)), "started as ", size,
-        " processes: their number must be a power of two");
-#else
-  fail("started as one of ", count,
-       " processes, but this build has no MPI: install libopenmpi-dev (or libmpich-dev) and build again");
-#endif
-}
 
 }  // namespace runnel

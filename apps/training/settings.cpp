@@ -26,7 +26,8 @@ constexpr uint64_t most_config_bytes = 1 << 20;
 
 int64_t TrainSettings::sequences_at_a_time() const {
   const int64_t count = processes().size();
-  const int64_t by_default = where() == Device::cuda ? batch : batch / std::gcd(batch, std::max<int64_t>(8, count));
+  const bool is_alone_on_gpu = where() == Device::cuda && count == 1;
+  const int64_t by_default = is_alone_on_gpu ? batch : batch / std::gcd(batch, std::max<int64_t>(8, count));
   const int64_t part = micro_batch ? std::min(micro_batch, batch) : by_default;
   const int64_t parts = (batch + part - 1) / part;
   check<UsageError>(count == 1 || (batch % part == 0 && parts % count == 0), "--batch ", batch,
@@ -45,11 +46,11 @@ Settings TrainSettings::list() {
       {{"batch", &batch, in_range(1, 1 << 20), "sequences per update"},
        {"micro-batch", &micro_batch, in_range(0, 1 << 20),
         "sequences whose gradients are computed at a time (gradient accumulation); 0: an eighth of --batch, or a "
-        "quarter or a half, if it can be divided; on CUDA all",
+        "quarter or a half, if it can be divided; on one GPU all",
         Since::later, changeable},
        {"reduction", &reduction, one_of({"exact", "fast"}),
         "sums of gradients over processes: exact: the same bytes for any number of processes; fast: in the order that "
-        "MPI chooses",
+        "MPI or NCCL chooses",
         Since::later, changeable},
        {"gradients", &gradients, one_of({"f32", "bf16"}),
         "bf16: sums of gradients are rounded to bfloat16, which halves what processes send", Since::later, changeable},

@@ -505,7 +505,7 @@ double Trainer::update_bytes(int64_t batch) {
 
 void Trainer::dry_run() {
   const int64_t count = processes().size(), own = settings_.batch / count;  // sequences of this process
-  set_processes(std::make_unique<Communicator>());
+  set_processes(std::make_shared<Communicator>());
   int64_t tokens = 0;  // of the last update
   const auto seconds_of = [&](int64_t batch) {
     const double start = now();

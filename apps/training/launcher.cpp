@@ -1,0 +1,80 @@
+#include "apps/training/launcher.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "apps/training/mpi_communicator.h"
+#include "engine/check.h"
+#include "engine/communicator.h"
+
+namespace runnel {
+namespace {
+
+// Those that torchrun has started. It only tells them where rank 0 is, which is enough for NCCL; until GPUs are
+// connected they exchange nothing.
+class TorchrunProcesses : public Communicator {
+ public:
+  TorchrunProcesses() {
+    size_ = number("WORLD_SIZE", 1, 1 << 20);
+    rank_ = number("RANK", 0, size_ - 1);
+    on_host_ = number("LOCAL_WORLD_SIZE", 1, size_);
+    rank_on_host_ = number("LOCAL_RANK", 0, on_host_ - 1);
+    // torchrun itself listens on MASTER_PORT.
+    const std::string address = variable("MASTER_ADDR"), port = std::to_string(number("MASTER_PORT", 1, 65534) + 1);
+    const bool is_ipv6 = address.find(':') != std::string::npos;
+    setenv("NCCL_COMM_ID", ((is_ipv6 ? "[" + address + "]" : address) + ":" + port).c_str(), false);
+  }
+  void broadcast(void*, size_t, int) override { need_gpus(); }
+  void start_sum(float*, int64_t, SumOptions) override { need_gpus(); }
+  void copy(const std::vector<Copy>&) override { need_gpus(); }
+  // When one ends with an error, torchrun ends the others; rank 0 goes first.
+  bool all_end_together() override {
+    if (rank_ > 0) std::this_thread::sleep_for(std::chrono::seconds(3));
+    return false;
+  }
+
+ protected:
+  std::string gather(const std::string&) override { need_gpus(); }
+
+ private:
+  static std::string variable(const char* name) {
+    const char* const value = std::getenv(name);
+    check(value, "RANK and WORLD_SIZE are set, as by torchrun, but not ", name,
+          "; start processes with torchrun --no-python, or with mpirun");
+    return value;
+  }
+  static int number(const char* name, int least, int most) {
+    const std::string text = variable(name);
+    const bool is_number =
+        !text.empty() && text.size() < 8 && std::ranges::all_of(text, [](char c) { return '0' <= c && c <= '9'; });
+    check(is_number && std::stoi(text) >= least && std::stoi(text) <= most, name, "=", text, " is not a number from ",
+          least, " to ", most, "; torchrun sets it for each process");
+    return std::stoi(text);
+  }
+  [[noreturn]] static void need_gpus() {
+    fail("torchrun connects processes on GPUs only; give --device cuda, or start them with mpirun");
+  }
+};
+
+}  // namespace
+
+void connect_processes() {
+  // How many processes mpirun (Open MPI's, MPICH's) or srun says that it has started.
+  int64_t count = 1;
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
+    if (const char* const value = std::getenv(variable)) count = std::max(count, int64_t{std::atoll(value)});
+  const char* const of_torchrun = std::getenv("RANK") ? std::getenv("WORLD_SIZE") : nullptr;
+  if (count > 1)
+    set_processes(connect_by_mpi(count));
+  else if (of_torchrun && of_torchrun != std::string("1"))
+    set_processes(std::make_shared<TorchrunProcesses>());
+  const int size = processes().size();
+  check(std::has_single_bit(static_cast<unsigned>(size)), "started as ", size,
+        " processes: their number must be a power of two");
+}
+
+}  // namespace runnel

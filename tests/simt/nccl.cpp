@@ -1,0 +1,312 @@
+// NCCL between processes that each have an emulated GPU: what cuda/communicator.cu calls, over Unix sockets. Operations
+// are work on a stream like kernels, and block when it runs; so a process that waits for its stream without having put
+// there what others wait for blocks, as a GPU would.
+#include <nccl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "runtime.h"
+
+struct ncclComm {
+  int rank, size;
+  std::vector<int> sockets;  // to each rank; -1 to itself
+  std::atomic<bool> has_lost_another = false;
+  ~ncclComm() {
+    for (const int socket : sockets)
+      if (socket >= 0) close(socket);
+  }
+};
+
+namespace {
+
+using simt::fail;
+
+std::string problem;  // the last one
+
+ncclResult_t error(ncclResult_t status, const std::string& sentence) {
+  problem = sentence;
+  return status;
+}
+
+// --- connecting ---
+
+// A socket of this rank, without a file.
+sockaddr_un address_of(const ncclUniqueId& id, int rank) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "simt-nccl-%.60s-%d", id.internal, rank);
+  return address;
+}
+
+int unix_socket() { return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0); }
+
+// Each rank connects to those before it and tells its number. False if another does not come within 30 seconds.
+bool connect_all(ncclComm& comm, const ncclUniqueId& id) {
+  const int listener = unix_socket();
+  const sockaddr_un own = address_of(id, comm.rank);
+  if (bind(listener, reinterpret_cast<const sockaddr*>(&own), sizeof own) || listen(listener, comm.size)) {
+    close(listener);
+    return false;
+  }
+  bool all = true;
+  for (int rank = 0; all && rank < comm.rank; ++rank) {
+    const sockaddr_un other = address_of(id, rank);
+    const int to = comm.sockets[static_cast<size_t>(rank)] = unix_socket();
+    int tries = 0;
+    while (tries < 3000 && connect(to, reinterpret_cast<const sockaddr*>(&other), sizeof other) != 0) {
+      usleep(10000);
+      ++tries;
+    }
+    all = tries < 3000 && write(to, &comm.rank, sizeof comm.rank) == sizeof comm.rank;
+  }
+  for (int count = comm.rank + 1; all && count < comm.size; ++count) {
+    pollfd waiting{listener, POLLIN, 0};
+    int rank = 0;
+    all = poll(&waiting, 1, 30000) == 1;
+    if (!all) break;
+    const int from = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    all = read(from, &rank, sizeof rank) == sizeof rank && rank > comm.rank && rank < comm.size;
+    if (all) comm.sockets[static_cast<size_t>(rank)] = from;
+  }
+  close(listener);
+  return all;
+}
+
+// --- moving bytes ---
+
+struct Part {  // of what is sent or received
+  int peer;
+  char* bytes;
+  size_t count;
+};
+
+// A GPU waits for ever for one that is gone.
+[[noreturn]] void wait_for_ever(ncclComm& comm) {
+  comm.has_lost_another = true;
+  for (;;) pause();
+}
+
+// All parts at once, each with its number of bytes before it. All processes list the parts between two of them in the
+// same order.
+void transfer(ncclComm& comm, const std::vector<Part>& sent, const std::vector<Part>& received) {
+  struct Way {
+    Part part;
+    bool is_sent;
+    uint64_t announced;
+    size_t done = 0;  // bytes, of the number first
+    size_t size() const { return sizeof announced + part.count; }
+  };
+  std::vector<Way> ways;
+  for (const Part& part : sent) ways.push_back({part, true, part.count});
+  for (const Part& part : received) ways.push_back({part, false, 0});
+  const auto advance = [&](Way& way) {
+    const bool is_number = way.done < sizeof way.announced;
+    char* const at = is_number ? reinterpret_cast<char*>(&way.announced) + way.done
+                               : way.part.bytes + (way.done - sizeof way.announced);
+    const size_t left = is_number ? sizeof way.announced - way.done : way.size() - way.done;
+    const int socket = comm.sockets[static_cast<size_t>(way.part.peer)];
+    const ssize_t moved =
+        way.is_sent ? send(socket, at, left, MSG_DONTWAIT | MSG_NOSIGNAL) : recv(socket, at, left, MSG_DONTWAIT);
+    if (moved == 0 || (moved < 0 && errno != EAGAIN && errno != EINTR)) wait_for_ever(comm);
+    if (moved > 0) way.done += static_cast<size_t>(moved);
+    if (way.done == sizeof way.announced && way.announced != way.part.count)
+      fail("NCCL: rank %d sends %zu bytes, of which rank %d expects %zu", way.part.peer, size_t{way.announced},
+           comm.rank, way.part.count);
+  };
+  for (;;) {
+    std::vector<pollfd> waiting;
+    std::vector<Way*> first;  // to and from each peer
+    for (Way& way : ways) {
+      const auto same = [&](const Way* other) {
+        return other->part.peer == way.part.peer && other->is_sent == way.is_sent;
+      };
+      if (way.done == way.size() || std::ranges::any_of(first, same)) continue;
+      first.push_back(&way);
+      waiting.push_back(
+          {comm.sockets[static_cast<size_t>(way.part.peer)], static_cast<short>(way.is_sent ? POLLOUT : POLLIN), 0});
+    }
+    if (first.empty()) return;
+    if (poll(waiting.data(), waiting.size(), -1) < 0) continue;
+    for (size_t i = 0; i < first.size(); ++i)
+      if (waiting[i].revents) advance(*first[i]);
+  }
+}
+
+size_t size_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclUint8:
+      return 1;
+    case ncclBfloat16:
+      return 2;
+    case ncclFloat32:
+      return 4;
+    default:
+      fail("NCCL: type %d is not in the emulator", static_cast<int>(type));
+  }
+}
+
+// --- groups ---
+
+struct Operation {
+  ncclComm* comm;
+  cudaStream_t stream;
+  std::vector<Part> sent, received;
+};
+int open_groups = 0;
+std::vector<Operation> group;  // all of it moves together
+
+ncclResult_t end_group() {
+  if (group.empty()) return ncclSuccess;
+  Operation all = std::move(group.front());
+  for (size_t i = 1; i < group.size(); ++i) {
+    if (group[i].comm != all.comm || group[i].stream != all.stream)
+      return error(ncclInvalidUsage, "a group on several streams or communicators, which the emulator has not");
+    all.sent.insert(all.sent.end(), group[i].sent.begin(), group[i].sent.end());
+    all.received.insert(all.received.end(), group[i].received.begin(), group[i].received.end());
+  }
+  group.clear();
+  simt::enqueue(all.stream, [all] { transfer(*all.comm, all.sent, all.received); });
+  return ncclSuccess;
+}
+
+ncclResult_t add_to_group(Operation operation) {
+  group.push_back(std::move(operation));
+  return open_groups ? ncclSuccess : end_group();
+}
+
+void require_device_memory(const void* x, size_t bytes) {
+  simt::require_device_memory({x, bytes ? static_cast<const char*>(x) + bytes - 1 : x}, "NCCL's arguments");
+}
+
+Part part_of(const void* x, size_t bytes, int peer) {
+  require_device_memory(x, bytes);
+  return {peer, static_cast<char*>(const_cast<void*>(x)), bytes};
+}
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t status) {
+  return status == ncclSuccess       ? "no error"
+         : status == ncclRemoteError ? "remote process exited or there was a network error"
+                                     : "an error of the emulator's NCCL";
+}
+
+const char* ncclGetLastError(ncclComm_t) { return problem.c_str(); }
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  *id = {};
+  const char* const given = std::getenv("NCCL_COMM_ID");
+  const std::string text = given ? given : std::to_string(std::random_device()()) + "-" + std::to_string(getpid());
+  std::strncpy(id->internal, text.c_str(), sizeof id->internal - 1);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int rank) {
+  auto connected = std::make_unique<ncclComm>();
+  connected->rank = rank;
+  connected->size = size;
+  connected->sockets.assign(static_cast<size_t>(size), -1);
+  if (!connect_all(*connected, id)) return error(ncclSystemError, "the other processes have not come");
+  *comm = connected.release();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  delete comm;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* status) {
+  *status = comm->has_lost_another ? ncclRemoteError : ncclSuccess;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  ++open_groups;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() { return --open_groups ? ncclSuccess : end_group(); }
+
+ncclResult_t ncclSend(const void* x, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return add_to_group({comm, stream, {part_of(x, count * size_of(type), peer)}, {}});
+}
+ncclResult_t ncclRecv(void* x, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return add_to_group({comm, stream, {}, {part_of(x, count * size_of(type), peer)}});
+}
+
+ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream) {
+  if (from != to) return error(ncclInvalidUsage, "ncclBroadcast from another array, which the emulator has not");
+  Operation operation{comm, stream, {}, {}};
+  for (int rank = 0; rank < comm->size; ++rank)
+    if (rank != root && comm->rank == root) operation.sent.push_back(part_of(to, count * size_of(type), rank));
+  if (comm->rank != root) operation.received.push_back(part_of(to, count * size_of(type), root));
+  return add_to_group(std::move(operation));
+}
+
+ncclResult_t ncclAllGather(const void* own, void* all, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+  const size_t bytes = count * size_of(type);
+  char* const to = static_cast<char*>(all);
+  if (own != to + bytes * static_cast<size_t>(comm->rank))
+    return error(ncclInvalidUsage, "ncclAllGather from another array, which the emulator has not");
+  Operation operation{comm, stream, {}, {}};
+  for (int rank = 0; rank < comm->size; ++rank) {
+    if (rank == comm->rank) continue;
+    operation.sent.push_back(part_of(own, bytes, rank));
+    operation.received.push_back(part_of(to + bytes * static_cast<size_t>(rank), bytes, rank));
+  }
+  return add_to_group(std::move(operation));
+}
+
+// From the last rank to the first: not the order of a tree.
+ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
+  if (from != to || type != ncclFloat32 || op != ncclSum || open_groups)
+    return error(ncclInvalidUsage, "an ncclAllReduce that the emulator has not");
+  require_device_memory(to, count * sizeof(float));
+  simt::enqueue(stream, [=] {
+    float* const x = static_cast<float*>(to);
+    const auto size = static_cast<size_t>(comm->size), own = static_cast<size_t>(comm->rank);
+    std::vector<float> all(size * count);
+    std::copy_n(x, count, all.begin() + static_cast<std::ptrdiff_t>(own * count));
+    std::vector<Part> sent, received;
+    for (size_t rank = 0; rank < size; ++rank) {
+      if (rank == own) continue;
+      sent.push_back({static_cast<int>(rank), reinterpret_cast<char*>(x), count * sizeof(float)});
+      received.push_back({static_cast<int>(rank), reinterpret_cast<char*>(&all[rank * count]), count * sizeof(float)});
+    }
+    transfer(*comm, sent, received);
+    for (size_t i = 0; i < count; ++i) {
+      float sum = 0;
+      for (size_t rank = size; rank-- > 0;) sum += all[rank * count + i];
+      x[i] = sum;
+    }
+  });
+  return ncclSuccess;
+}
+
+}  // extern "C"
