@@ -14,7 +14,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 train="$runnel copy train --threads 1 --quiet --length 16 --layers 1 --width 16 --heads 2 --feed-forward 16 --batch 4
-       --dropout 0.1 --log-every 3 --evaluate-every 500 --save-every 100 --steps 6000"
+       --dropout 0.1 --log-every 3 --evaluate-every 500 --save-every 100 --steps 3000"
 $train --out whole
 
 kills=0
@@ -26,7 +26,7 @@ for ((status = 1; status != 0;)); do
   mpirun --bind-to none -n $count $train $flags --out killed >out 2>&1 &
   launcher=$!
   if [ "$kills" -lt "$wanted" ]; then
-    sleep "0.$(printf %03d $((300 + RANDOM % 600)))"
+    sleep "0.$(printf %03d $((200 + RANDOM % 500)))"
     victim=$(pgrep -P "$launcher" | shuf -n 1) || true
     [ -z "$victim" ] || kill -KILL "$victim" 2>/dev/null || true
     kills=$((kills + 1))

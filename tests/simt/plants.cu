@@ -433,6 +433,8 @@ void run_two_streams(const Buffers& buffers, bool waits) {
   check_cuda(cudaEventRecord(copied, second), "cudaEventRecord");
   if (waits) check_cuda(cudaStreamWaitEvent(stream(), copied, 0), "cudaStreamWaitEvent");
   launch("add", add_kernel, block(Buffers::size), buffers.out, buffers.x, 1.0f);
+  check_cuda(cudaEventDestroy(begun), "cudaEventDestroy");
+  check_cuda(cudaEventDestroy(copied), "cudaEventDestroy");
 }
 void run_two_streams_in_graph(const Buffers& buffers, bool waits) {
   cudaGraph_t graph;
@@ -442,6 +444,8 @@ void run_two_streams_in_graph(const Buffers& buffers, bool waits) {
   check_cuda(cudaStreamEndCapture(stream(), &graph), "end");
   check_cuda(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
   for (int i = 0; i < 2; ++i) check_cuda(cudaGraphLaunch(exec, stream()), "launch");
+  check_cuda(cudaGraphDestroy(graph), "destroy");
+  check_cuda(cudaGraphExecDestroy(exec), "destroy");
 }
 float twice(int i) { return 2 * static_cast<float>(i); }
 
