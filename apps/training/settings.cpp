@@ -35,9 +35,13 @@ int64_t TrainSettings::sequences_at_a_time() const {
                     " cannot be divided among ", count, " processes; give multiples of ", count);
   check<UsageError>(count == 1 || std::has_single_bit(static_cast<uint64_t>(parts)), "--batch ", batch, " is ", parts,
                     " times --micro-batch; with several processes, that must be a power of two");
+  return part;
+}
+
+SumOptions sum_options(const std::string& reduction, const std::string& gradients) {
   check<UsageError>(reduction == "exact" || gradients == "f32",
                     "--reduction fast and --gradients bf16: MPI does not add bfloat16; give one of them");
-  return part;
+  return {.any_order = reduction == "fast", .bf16 = gradients == "bf16"};
 }
 
 Settings TrainSettings::list() {

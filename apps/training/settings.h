@@ -9,11 +9,15 @@
 
 #include "apps/cli/subcommand.h"
 #include "engine/check.h"
+#include "engine/communicator.h"
 #include "models/autoregressive.h"
 #include "models/classifier.h"
 #include "models/transcriber.h"
 
 namespace runnel {
+
+// What --reduction and --gradients say. Throws UsageError if they do not go together.
+SumOptions sum_options(const std::string& reduction, const std::string& gradients);
 
 // What every training takes. The defaults are the paper's (copy task).
 struct TrainSettings : RuntimeOptions {
@@ -46,8 +50,8 @@ struct TrainSettings : RuntimeOptions {
   bool dry_run = false;
 
   // The size of the parts of a batch: --micro-batch, or by default an eighth of the batch, so that eight processes can
-  // share them, or as near as a power of two can divide it; on CUDA, which shares with none, all of it. Throws
-  // UsageError if processes() cannot share the parts.
+  // share them, or as near as a power of two can divide it; on a GPU by itself all of it. Throws UsageError if
+  // processes() cannot share the parts.
   int64_t sequences_at_a_time() const;
 
   Settings list() override;

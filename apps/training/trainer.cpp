@@ -1,4 +1,4 @@
-// The training loop: updates, validation, metrics.csv, plots, checkpoints, resuming, --dry-run.
+// The training loop: updates, validation, metrics.csv, plots, checkpoints, resuming.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -13,7 +13,9 @@
 
 #include "apps/cli/terminal.h"
 #include "apps/plots/pictures.h"
+#include "apps/training/dry_run.h"
 #include "apps/training/interrupt.h"
+#include "apps/training/learner.h"
 #include "apps/training/metrics.h"
 #include "apps/training/report.h"
 #include "apps/training/run_folder.h"
@@ -78,28 +80,11 @@ TrainState train_state(const Checkpoint& c) {
 class Trainer {
  public:
   Trainer(const Task& task, const TrainSettings& settings, const json& config)
-      : task_(task),
-        settings_(settings),
-        part_(settings.sequences_at_a_time()),
-        config_(config),
-        metrics_(task.metrics()),
-        parameters_(task.parameters()),
-        optimizer_(parameters_,
-                   {.lr = settings.lr,
-                    .beta2 = settings.beta2,
-                    .rectify = settings.optimizer != "adamw",
-                    .weight_decay = settings.weight_decay,
-                    .clip = settings.clip,
-                    .global_clip = settings.global_clip},
-                   settings.optimizer == "muon", settings.shard),
-        updater_(optimizer_, settings.where(), key_for(settings.seed, Purpose::dropout),
-                 [&task](const Slice& slice, Key key) { return task.loss(slice, key); },
-                 {.any_order = settings.reduction == "fast", .bf16 = settings.gradients == "bf16"}) {}
+      : task_(task), settings_(settings), config_(config), metrics_(task.metrics()), learner_(task, settings) {}
 
   int run();
   // What ranks other than 0 do in a run: what rank 0 tells them to.
   int follow();
-  void dry_run();
 
  private:
   struct Order {
@@ -117,12 +102,7 @@ class Trainer {
   void check_that_all_agree() const;
   void share_state();  // rank 0's weights, moments and step with the others
 
-  struct Update {
-    double loss;     // nats
-    int64_t tokens;  // that it read
-  };
-  // One update with `batch` sequences, `part` at a time.
-  Update update(int64_t step, int64_t batch, int64_t part);
+  Learner::Update update(int64_t step, double lr);
   std::string of_all_steps() const {  // " of 10,000", unless the clock ends the run
     return settings_.minutes > 0 ? "" : " of " + grouped(static_cast<double>(settings_.steps));
   }
@@ -138,41 +118,27 @@ class Trainer {
   std::vector<double> evaluate();
   Checkpoint checkpoint(const fs::path& path, const Parameters& moments) const;
   void report(double seconds, double rate);  // loss.png and report.html
-  double update_bytes(int64_t batch);
 
   const Task& task_;
   const TrainSettings& settings_;
-  const int64_t part_;  // sequences computed at a time
   const json config_;
   const std::vector<Metric> metrics_;
-  Parameters parameters_;
-  Optimizer optimizer_;
-  Updater updater_;
-  std::optional<RunFolder> folder_;  // none in a dry run
+  Learner learner_;
+  std::optional<RunFolder> folder_;  // of rank 0
   TrainState at_;
   Parameters moments_;             // from a checkpoint, until they are shared
   int64_t saved_ = -1;             // the step that last.safetensors holds
   std::set<std::string> failing_;  // files that could not be written the last time
 };
 
-Trainer::Update Trainer::update(int64_t step, int64_t batch, int64_t part) {
-  Communicator& all = processes();
-  const int64_t own = (batch + part - 1) / part / all.size() * part;  // sequences, unless the last part is smaller
-  const int64_t begin = all.rank() * own, end = all.size() == 1 ? batch : begin + own;
-  std::vector<Slice> slices;
-  double weight = 0, tokens = 0;
-  for (int64_t first = begin; first < end; first += part) {
-    slices.push_back(task_.slice(step * batch + first, std::min(part, end - first)));
-    weight += slices.back().weight;
-    tokens += static_cast<double>(slices.back().tokens);
-  }
-  const std::vector<double> totals = all.sum({weight, tokens});
-  const Updater::Result result = updater_.update(step, slices, totals[0]);
-  if (!result.is_finite)
-    fail("step ", step + 1, ": ", updater_.first_non_finite(), "; ",
+Learner::Update Trainer::update(int64_t step, double lr) {
+  learner_.optimizer().set_lr(lr);
+  const Learner::Update done = learner_.update(step, settings_.batch, learner_.part());
+  if (!done.is_finite)
+    fail("step ", step + 1, ": ", learner_.first_non_finite(), "; ",
          saved_ < 0 ? "nothing was saved yet" : fmt::format("{} holds step {}", folder_->last(), saved_),
          "; a run with a lower --lr may get further");
-  return {result.loss, static_cast<int64_t>(totals[1])};
+  return done;
 }
 
 double Trainer::learning_rate(int64_t step, double seconds) const {
@@ -194,7 +160,7 @@ double Trainer::learning_rate(int64_t step, double seconds) const {
 
 Checkpoint Trainer::checkpoint(const fs::path& path, const Parameters& moments) const {
   Checkpoint c{.path = path,
-               .content = {parameters_, {}},
+               .content = {learner_.parameters(), {}},
                .task = task_.name(),
                .model = task_.model(),
                .config = config_,
@@ -221,29 +187,29 @@ bool Trainer::attempt(const std::string& file, const std::function<void()>& writ
 void Trainer::save() {
   if (saved_ == at_.step) return;
   // An update can overflow although its gradients did not: such weights must not replace good ones.
-  for (const auto& [name, tensor] : parameters_) {
+  for (const auto& [name, tensor] : learner_.parameters()) {
     const std::vector<float> values = tensor.to_vector();
     check(std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }), "update ", at_.step,
           " left numbers in ", name, " that are not finite; nothing was saved after step ",
           std::max<int64_t>(saved_, 0));
   }
   tell({.what = Order::save});
-  const Parameters moments = optimizer_.state();
+  const Parameters moments = learner_.optimizer().state();
   const auto write = [&](const fs::path& path) { save_checkpoint(checkpoint(path, moments)); };
   if (attempt("last", [&] { folder_->save_last(write); })) saved_ = at_.step;
 }
 
 void Trainer::load(const fs::path& path) {
   const Checkpoint c = read_checkpoint(path, task_.name());
-  moments_ = optimizer_.empty_state();
-  Parameters into = parameters_;
+  moments_ = learner_.optimizer().empty_state();
+  Parameters into = learner_.parameters();
   into.insert(into.end(), moments_.begin(), moments_.end());
   check(c.content.tensors.size() == into.size(), path.string(), " belongs to another model: it has ",
         c.content.tensors.size(), " tensors, not ", into.size());
   const TrainState at = train_state(c);
   restore(c.content, path, into);
   at_ = at;
-  optimizer_.set_steps(at_.step);
+  learner_.optimizer().set_steps(at_.step);
   const json began = c.data.is_object() ? c.data.value("checksum", json()) : json(), now = task_.data();
   if (now.is_object() && !began.is_null() && began != now.value("checksum", json()))
     warn("runnel: the training data are not those that the run began with; the run goes on with them\n");
@@ -271,8 +237,8 @@ void Trainer::check_that_all_agree() const {
 
 void Trainer::share_state() {
   if (processes().size() > 1) {
-    if (moments_.empty()) moments_ = optimizer_.empty_state();
-    Parameters all = parameters_;
+    if (moments_.empty()) moments_ = learner_.optimizer().empty_state();
+    Parameters all = learner_.parameters();
     all.insert(all.end(), moments_.begin(), moments_.end());
     for (NamedTensor& one : all) {
       std::vector<float> values = one.tensor.to_vector();
@@ -281,8 +247,8 @@ void Trainer::share_state() {
     }
     processes().broadcast(&at_.step, sizeof at_.step);
   }
-  optimizer_.set_state(std::exchange(moments_, {}));
-  optimizer_.set_steps(at_.step);
+  learner_.optimizer().set_state(std::exchange(moments_, {}));
+  learner_.optimizer().set_steps(at_.step);
 }
 
 int Trainer::follow() {
@@ -295,10 +261,9 @@ int Trainer::follow() {
     if (order.what == Order::leave) return order.status;
     try {
       if (order.what == Order::update) {
-        optimizer_.set_lr(order.lr);
-        update(order.step, settings_.batch, part_);
+        update(order.step, order.lr);
       } else if (order.what == Order::save) {
-        optimizer_.state();
+        learner_.optimizer().state();
       } else {
         task_.validate(say_nothing);
         task_.preview_text(say_nothing);
@@ -373,7 +338,7 @@ void Trainer::report(double seconds, double rate) {
           {"training time", duration_text(seconds)},
           {"speed", grouped(rate) + " tokens/s"},
           {"memory of tensors", "up to " + bytes_text(static_cast<double>(memory_use(device).peak))},
-          {"parameters", grouped(static_cast<double>(element_count(parameters_)))},
+          {"parameters", grouped(static_cast<double>(element_count(learner_.parameters())))},
           {"machine", fmt::format("{}, {} threads, {}", model_name(device), settings_.threads, settings_.precision)},
           {"program", version.substr(0, version.find('\n'))}},
          config_});
@@ -419,8 +384,7 @@ int Trainer::run() {
     if (!at_.is_evaluation_due) {
       const double lr = learning_rate(at_.step, start - begun);
       tell({.what = Order::update, .step = at_.step, .lr = lr});
-      optimizer_.set_lr(lr);
-      const Update done = update(at_.step, settings_.batch, part_);
+      const Learner::Update done = update(at_.step, lr);
       at_.loss_sum += done.loss;
       ++at_.loss_count;
       ++at_.step;
@@ -481,75 +445,15 @@ int Trainer::run() {
   return 0;
 }
 
-// The most bytes that tensors take during an update, on top of parameters and moments. Whole batches may not fit, but
-// two small ones say what they take: where activations outweigh the gradients of the parameters in both, bytes are
-// linear in what is computed at a time.
-double Trainer::update_bytes(int64_t batch) {
-  const double enough = 16 * 4 * static_cast<double>(element_count(parameters_));
-  const int64_t before = memory_use(settings_.where()).live;
-  const auto peak = [&](int64_t part) {
-    reset_peak(settings_.where());
-    update(0, batch / part_ * part, part);  // in as many parts as there will be
-    return static_cast<double>(memory_use(settings_.where()).peak - before);
-  };
-  int64_t part = 1;
-  double bytes = peak(part), half = 0;
-  while (part < part_ && half < enough) {
-    half = bytes;
-    part = std::min(2 * part, part_);
-    bytes = peak(part);
-  }
-  if (part == part_) return bytes;
-  return bytes + static_cast<double>(part_ - part) * (bytes - half) / static_cast<double>(part / 2);
-}
-
-void Trainer::dry_run() {
-  const int64_t count = processes().size(), own = settings_.batch / count;  // sequences of this process
-  set_processes(std::make_shared<Communicator>());
-  int64_t tokens = 0;  // of the last update
-  const auto seconds_of = [&](int64_t batch) {
-    const double start = now();
-    tokens = update(0, batch, std::min(part_, batch)).tokens * count;
-    synchronize(settings_.where());
-    return now() - start;
-  };
-  const double step_bytes = update_bytes(own), batch = static_cast<double>(own);
-  const double parameter_bytes = 4 * static_cast<double>(element_count(parameters_));
-  const auto moment_bytes = static_cast<double>(optimizer_.state_bytes());
-  const double bytes = parameter_bytes + moment_bytes + step_bytes;
-  const double free = static_cast<double>(free_memory(settings_.where()));
-
-  double seconds = seconds_of(2) * batch / 2;
-  double update_tokens = static_cast<double>(tokens) * batch / 2;
-  const bool measured = bytes < free && seconds < 30;
-  if (measured) {
-    seconds_of(own);  // the first touch of new memory is slow
-    seconds = std::min(seconds_of(own), seconds_of(own));
-    update_tokens = static_cast<double>(tokens);
-  }
-  double total = seconds * static_cast<double>(settings_.steps);
-  if (settings_.minutes > 0) total = std::min(total, 60 * settings_.minutes);
-
-  fmt::print("parameters          {}\n", grouped(parameter_bytes / 4));
-  if (count > 1) fmt::print("processes           {}: memory is that of each, time without that of messages\n", count);
-  fmt::print("memory              {}: {} parameters, {} moments, {} activations and gradients\n", bytes_text(bytes),
-             bytes_text(parameter_bytes), bytes_text(moment_bytes), bytes_text(step_bytes));
-  fmt::print("free memory         {}{}\n", bytes_text(free),
-             bytes < free ? "" : ": not enough, give --micro-batch or --recompute");
-  fmt::print("one update          {:.3g} s, {} tokens/s ({})\n", seconds, grouped(update_tokens / seconds),
-             measured ? "measured" : "from a small batch");
-  fmt::print("the whole run       about {} for {} updates\n", duration_text(total), grouped(total / seconds));
-  fmt::print("nothing was written\n");
-}
-
 }  // namespace
 
 int train(const Task& task, const TrainSettings& settings, const nlohmann::json& config) {
-  const bool is_first = processes().rank() == 0;
+  if (settings.dry_run) {
+    dry_run(task, settings);
+    return 0;
+  }
   Trainer trainer(task, settings, config);
-  if (!settings.dry_run) return is_first ? trainer.run() : trainer.follow();
-  if (is_first) trainer.dry_run();
-  return 0;
+  return processes().rank() == 0 ? trainer.run() : trainer.follow();
 }
 
 }  // namespace runnel

@@ -1,0 +1,86 @@
+#include "apps/training/dry_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+#include "apps/cli/terminal.h"
+#include "apps/training/learner.h"
+#include "apps/training/metrics.h"
+#include "engine/communicator.h"
+#include "engine/memory.h"
+
+namespace runnel {
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// The most bytes that tensors take during an update, on top of parameters and moments. Whole batches may not fit, but
+// two small ones say what they take: where activations outweigh the gradients of the parameters in both, bytes are
+// linear in what is computed at a time.
+double update_bytes(Learner& learner, Device device, int64_t batch) {
+  const double enough = 16 * 4 * static_cast<double>(element_count(learner.parameters()));
+  const int64_t before = memory_use(device).live, whole = learner.part();
+  const auto peak = [&](int64_t part) {
+    reset_peak(device);
+    learner.update(0, batch / whole * part, part);  // in as many parts as there will be
+    return static_cast<double>(memory_use(device).peak - before);
+  };
+  int64_t part = 1;
+  double bytes = peak(part), half = 0;
+  while (part < whole && half < enough) {
+    half = bytes;
+    part = std::min(2 * part, whole);
+    bytes = peak(part);
+  }
+  if (part == whole) return bytes;
+  return bytes + static_cast<double>(whole - part) * (bytes - half) / static_cast<double>(part / 2);
+}
+
+}  // namespace
+
+void dry_run(const Task& task, const TrainSettings& settings) {
+  Learner learner(task, settings);
+  if (processes().rank() > 0) return;
+  const Device device = settings.where();
+  const int64_t count = processes().size(), own = settings.batch / count;  // sequences of this process
+  set_processes(std::make_shared<Communicator>());
+  int64_t tokens = 0;  // of the last update
+  const auto seconds_of = [&](int64_t batch) {
+    const double start = now();
+    tokens = learner.update(0, batch, std::min(learner.part(), batch)).tokens * count;
+    synchronize(device);
+    return now() - start;
+  };
+  const double step_bytes = update_bytes(learner, device, own), batch = static_cast<double>(own);
+  const double parameter_bytes = 4 * static_cast<double>(element_count(learner.parameters()));
+  const auto moment_bytes = static_cast<double>(learner.optimizer().state_bytes());
+  const double bytes = parameter_bytes + moment_bytes + step_bytes;
+  const double free = static_cast<double>(free_memory(device));
+
+  double seconds = seconds_of(2) * batch / 2;
+  double update_tokens = static_cast<double>(tokens) * batch / 2;
+  const bool measured = bytes < free && seconds < 30;
+  if (measured) {
+    seconds_of(own);  // the first touch of new memory is slow
+    seconds = std::min(seconds_of(own), seconds_of(own));
+    update_tokens = static_cast<double>(tokens);
+  }
+  double total = seconds * static_cast<double>(settings.steps);
+  if (settings.minutes > 0) total = std::min(total, 60 * settings.minutes);
+
+  fmt::print("parameters          {}\n", grouped(parameter_bytes / 4));
+  if (count > 1) fmt::print("processes           {}: memory is that of each, time without that of messages\n", count);
+  fmt::print("memory              {}: {} parameters, {} moments, {} activations and gradients\n", bytes_text(bytes),
+             bytes_text(parameter_bytes), bytes_text(moment_bytes), bytes_text(step_bytes));
+  fmt::print("free memory         {}{}\n", bytes_text(free),
+             bytes < free ? "" : ": not enough, give --micro-batch or --recompute");
+  fmt::print("one update          {:.3g} s, {} tokens/s ({})\n", seconds, grouped(update_tokens / seconds),
+             measured ? "measured" : "from a small batch");
+  fmt::print("the whole run       about {} for {} updates\n", duration_text(total), grouped(total / seconds));
+  fmt::print("nothing was written\n");
+}
+
+}  // namespace runnel
