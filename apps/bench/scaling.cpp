@@ -14,8 +14,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <utility>
 
 #include "apps/bench/bench.h"
+#include "apps/training/settings.h"
 #include "apps/training/updater.h"
 #include "engine/check.h"
 #include "engine/communicator.h"
@@ -40,7 +42,7 @@ struct ScalingOptions : BenchOptions {
          {"reduction", &reduction, one_of({"exact", "fast"}), "as in train"},
          {"gradients", &gradients, one_of({"f32", "bf16"}), "as in train"}});
   }
-  SumOptions sums() const { return {reduction == "fast", gradients == "bf16"}; }
+  SumOptions sums() const { return sum_options(reduction, gradients); }
 };
 
 constexpr int64_t parts = 8;  // of a batch
@@ -166,8 +168,7 @@ int bench_scaling(ScalingOptions& o) {
     return 0;
   }
   check<UsageError>(o.where() == Device::cpu, "bench scaling measures processes on the CPU; give --device cpu");
-  check<UsageError>(o.reduction == "exact" || o.gradients == "f32",
-                    "--reduction fast and --gradients bf16: give one of them");
+  o.sums();
   const int64_t wanted = o.processes ? o.processes : std::min(o.threads, parts);
   const auto most = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(wanted)));
   check<UsageError>(most <= parts, "--processes ", most, ": a batch of these workloads has ", parts, " parts");
@@ -224,13 +225,17 @@ int bench_scaling(ScalingOptions& o) {
   if (!o.json) table.finish();  // --json prints one object, what was measured
   std::string names;
   for (const double gigabits : networks) names += fmt::format("{:g} ", gigabits);
-  plot(table.file(".png"),
-       fmt::format(
-           "set logscale xy 2; set key left top; set xlabel 'processes'; set ylabel 'tokens/s, one process = 1'; "
-           "plot for [model in 'copy MNIST'] for [g in '{}'] {} using (strstrt(strcol(1), model) && "
-           "strstrt(strcol(2), 'each') && strcol(3) eq g ? column(4) : 1/0):5 with linespoints "
-           "title model.', '.g.' Gbit/s', x title 'ideal' dashtype 2 linecolor 'grey'",
-           names, table.source()));
+  std::string commands =
+      "set logscale x 2; set xrange [8:*]; set yrange [0:105]; set key left bottom; set xlabel 'processes'; set ylabel "
+      "'efficiency in per cent'; set multiplot layout 1,2; ";
+  for (const auto& [title, batch] : {std::pair("one batch for all (strong scaling)", "in all"),
+                                     std::pair("as large a batch for each (weak scaling)", "each")})
+    commands += fmt::format(
+        "set title '{}'; plot for [model in 'copy MNIST'] for [g in '{}'] {} using (strstrt(strcol(1), model) && "
+        "strstrt(strcol(2), '{}') && strcol(3) eq g ? column(4) : 1/0):(100*column(5)/column(4)) with linespoints "
+        "title model.', '.g.' Gbit/s'; ",
+        title, names, table.source(), batch);
+  plot(table.file(".png"), commands, 1100, 480);
   return 0;
 }
 
