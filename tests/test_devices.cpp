@@ -15,6 +15,7 @@
 #include "ops/kernels.h"
 #include "ops/ops.h"
 #include "tests/check.h"
+#include "tests/mnist.h"
 #include "tests/program.h"
 
 namespace runnel::test {
@@ -42,7 +43,7 @@ const std::string copy_on_any_threads =
     "--precision f32 --micro-batch 4 ";
 const std::string copy_train = copy_on_any_threads + "--threads 1 ";
 const std::string mnist_train =
-    "mnist train --preset tiny --precision f32 --data synthetic --side 7 --layers 1 --width 16 --heads 2 "
+    "mnist train --preset tiny --precision f32 --data data --side 7 --layers 1 --width 16 --heads 2 "
     "--feed-forward 16 --batch 2 --micro-batch 2 --minutes 0 --steps 4 --log-every 1 --evaluate-every 4 --threads 1 ";
 
 }  // namespace
@@ -199,7 +200,7 @@ TEST_CASE("Updater: the losses of the CPU on CUDA, where an update is a graph, a
 
 TEST_CASE("mnist with softmax attention on CUDA: the losses and the images of the CPU") {
   if (!has_cuda()) return;
-  const Sandbox box;
+  const WithDigits box;
   for (const std::string device : {"cpu", "cuda"}) {
     succeed(box, mnist_train + "--attention softmax --device " + device + " --out " + device);
     succeed(box, "mnist sample --count 1 --precision f32 --threads 1 --model cpu --device " + device + " --out " +
@@ -211,7 +212,7 @@ TEST_CASE("mnist with softmax attention on CUDA: the losses and the images of th
 
 TEST_CASE("mnist on CUDA: the losses and the images of the CPU") {
   if (!has_cuda()) return;
-  const Sandbox box;
+  const WithDigits box;
   succeed(box, mnist_train + "--device cpu --out cpu");
   succeed(box, mnist_train + "--device cuda --out cuda");
   CHECK_LE(distance(losses(box.folder / "cuda"), losses(box.folder / "cpu")), 2e-5);
@@ -287,7 +288,7 @@ TEST_CASE("fewer threads than were asked for, by OMP_THREAD_LIMIT, change no los
 TEST_CASE(
     "RUNNEL_PROFILE=1 on CUDA: a table of kernels; those of a graph are launched one by one, with the same result") {
   if (!has_cuda()) return;
-  const Sandbox box;
+  const WithDigits box;
   succeed(box, mnist_train + "--device cpu --out run");
   const std::string draw = "mnist sample --count 1 --device cuda --model run --out ";
   succeed(box, draw + "graph.png");

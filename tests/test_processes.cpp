@@ -12,6 +12,7 @@
 #include "tests/audio.h"
 #include "tests/check.h"
 #include "tests/folder.h"
+#include "tests/mnist.h"
 #include "tests/program.h"
 
 namespace runnel::test {
@@ -192,8 +193,9 @@ TEST_CASE("processes: images, classes and transcriptions, and their validation, 
   const Cluster box;
   if (!box) return;
   write_digits(box.folder / "digits");
+  write_mnist(box.folder / "data", 220, 20);
   for (const std::string task :
-       {"mnist train --data synthetic --preset tiny --side 7 --width 16 --layers 1 --feed-forward 16 --minutes 0",
+       {"mnist train --data data --preset tiny --side 7 --width 16 --layers 1 --feed-forward 16 --minutes 0",
         "pathfinder train --generated 100 --difficulty easy --preset tiny --width 16 --layers 1 --feed-forward 16",
         "speech train --data digits --preset tiny --strings 40 --validation 10 --width 16 --layers 1 --feed-forward "
         "16"}) {
