@@ -24,7 +24,8 @@ void GradientSum::begin(int64_t parts) {
 void GradientSum::lay_out(const Finished& gradients, const Tensor& loss) {
   int64_t end = 0;
   const auto place = [&](uint64_t leaf, const Shape& shape) {
-    places_.push_back({leaf, shape, end, end + (shape.size() + floats_of_line - 1) / floats_of_line * floats_of_line});
+    places_.push_back(
+        {leaf, shape, end, end + (shape.size() + floats_of_line - 1) / floats_of_line * floats_of_line, {}});
     end = places_.back().end;
   };
   for (const auto& [leaf, gradient] : gradients) place(leaf, gradient.shape());
@@ -41,12 +42,12 @@ void GradientSum::add(Tape& tape, const Tensor& loss) {
     tape.backward(loss, [&](uint64_t leaf, Tensor gradient) { gradients.emplace_back(leaf, std::move(gradient)); });
     lay_out(gradients, loss);
     auto place = places_.begin();
-    for (auto& [leaf, gradient] : gradients) add_to(*place++, std::exchange(gradient, {}));
+    for (auto& [leaf, gradient] : gradients) add_to(*place++, std::move(gradient));
   } else {
     auto place = places_.begin();
-    tape.backward(loss, [&](uint64_t leaf, const Tensor& gradient) {
+    tape.backward(loss, [&](uint64_t leaf, Tensor gradient) {
       check(place->leaf == leaf, "the parts of a batch do not all depend on the same parameters");
-      add_to(*place++, gradient);
+      add_to(*place++, std::move(gradient));
     });
     check(place + 1 == places_.end(), "the parts of a batch do not all depend on the same parameters");
   }
@@ -54,31 +55,41 @@ void GradientSum::add(Tape& tape, const Tensor& loss) {
   ++part_;
 }
 
-// Part 1 is added to what part 0 has left on level 0, part 3 to what part 2 has left there, and the sum to what lies on
-// level 1, and so on: a part goes up as far as the binary digits of its number are 1. The last part is added to
-// whatever there is.
-void GradientSum::add_to(const Place& place, const Tensor& numbers) {
+// Part 1 is added to part 0, which was kept, and is level 1; part 3 to part 2, and their sum to what lies on level 1;
+// and so on: a part goes up as far as the binary digits of its number are 1. The last part is added to whatever there
+// is.
+void GradientSum::add_to(Place& place, Tensor numbers) {
   const auto n = static_cast<uint64_t>(part_);
   const bool is_last = part_ + 1 == parts_;
   const int top = is_last ? std::bit_width(n) : std::countr_one(n);
-  while (std::ssize(levels_) <= top) levels_.push_back(Tensor::full({places_.back().end}, 0, numbers.device()));
-  float* const to = levels_[static_cast<size_t>(top)].data() + place.first;
-  const float* const right = numbers.data();
   const Device device = numbers.device();
   const int64_t count = numbers.size();
   const bool bf16 = options_.bf16 && &place != &places_.back();  // the loss is exact
-  if (bf16)
-    DISPATCH(device, add_to_bf16(to, right, nullptr, count));
-  else
-    copy(to, device, right, device, static_cast<size_t>(count) * sizeof(float));
+  if (bf16) {
+    Tensor rounded(numbers.shape(), device);
+    DISPATCH(device, add_to_bf16(rounded.data(), numbers.data(), nullptr, count));
+    numbers = rounded;
+  }
+  if (top == 0 && !is_last) {
+    place.left = std::move(numbers);
+    return;
+  }
+  if (std::ssize(levels_) <= top) levels_.resize(static_cast<size_t>(top) + 1);
+  Tensor& level = levels_[static_cast<size_t>(top)];
+  if (!level) level = Tensor::full({places_.back().end}, 0, device);
+  float* const to = level.data() + place.first;
+  const float* right = numbers.data();
   for (int i = 0; i < top; ++i) {
     if ((n >> i & 1) == 0) continue;
-    const float* const left = levels_[static_cast<size_t>(i)].data() + place.first;
+    const float* const left = i == 0 ? place.left.data() : levels_[static_cast<size_t>(i)].data() + place.first;
     if (bf16)
-      DISPATCH(device, add_to_bf16(to, left, to, count));
+      DISPATCH(device, add_to_bf16(to, left, right, count));
     else
-      DISPATCH(device, add(to, left, to, count));
+      DISPATCH(device, add(to, left, right, count));
+    right = to;
   }
+  place.left = {};
+  if (n == 0) copy(to, device, right, device, static_cast<size_t>(count) * sizeof(float));  // there is no other
   if (is_last) send_until(place);
 }
 

@@ -34,15 +34,16 @@ class GradientSum {
     uint64_t leaf;
     Shape shape;
     int64_t first, end;  // in floats
+    Tensor left;         // of a part with an even number, until the next is added
   };
   using Finished = std::vector<std::pair<uint64_t, Tensor>>;
   void lay_out(const Finished& gradients, const Tensor& loss);
-  void add_to(const Place& place, const Tensor& numbers);
+  void add_to(Place& place, Tensor numbers);
   void send_until(const Place& place);
 
   SumOptions options_;
   std::vector<Place> places_;   // the last is the loss
-  std::vector<Tensor> levels_;  // levels_[i]: the sum of 2^i parts, or what the last part makes of all
+  std::vector<Tensor> levels_;  // levels_[i], i > 0: the sum of 2^i parts; the last: of all
   int64_t parts_ = 0, part_ = 0;
   Result only_;       // of the only part of all
   int64_t sent_ = 0;  // floats of the last level
