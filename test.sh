@@ -114,7 +114,7 @@ else
     run build-cuda
   else
     build cuda runnel_cuda runnel_ladder_cuda  # compiled for all architectures; there is no GPU to run it on
-    # With what they need of the library, which here is the release build's.
+    # Linked once with the CUDA libraries and NCCL. What the objects call of the engine is in the release build's library.
     status=0
     libraries=$(dirname "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")/lib64
     nccl=$(sed -n 's/^NCCL_LIBRARY:FILEPATH=\(\/.*\)/\1/p' build-cuda/CMakeCache.txt)

@@ -44,17 +44,14 @@ void check_nccl(ncclResult_t status, const char* what) {
        "; NCCL_DEBUG=INFO in the environment says more");
 }
 
-constexpr int64_t at_once = 1 << 21;  // floats, 8 MiB: over NVLink, shorter messages take as long
+// Floats in a message, 4 MiB: over NVLink, shorter ones take as long. A sum is of twice as many.
+constexpr int64_t half = 1 << 20;
 
 class NcclCommunicator : public Communicator {
  public:
   explicit NcclCommunicator(std::shared_ptr<Communicator> launcher)
-      : launcher_(std::move(launcher)), received_(at_once), packed_(2 * at_once) {
-    rank_ = launcher_->rank();
-    size_ = launcher_->size();
-    rank_on_host_ = launcher_->rank_on_host();
-    on_host_ = launcher_->processes_on_host();
-    floats_at_once_ = at_once;
+      : Communicator(*launcher), launcher_(std::move(launcher)), received_(half), packed_(2 * half) {
+    floats_at_once_ = 2 * half;
     // Where rank 0 waits for the others: NCCL chooses that and the launcher tells, or all know it from the environment.
     const bool all_know = std::getenv("NCCL_COMM_ID");
     ncclUniqueId id{};
@@ -100,7 +97,7 @@ class NcclCommunicator : public Communicator {
       float* const in = step.adds ? received_.data() : to;
       const int64_t count = step.received.count;
       if (options.bf16) {
-        uint16_t* const packed_in = packed_.data() + at_once;
+        uint16_t* const packed_in = packed_.data() + half;
         launch("pack_bf16", pack_bf16_kernel, over(step.sent.count), packed_.data(), out, step.sent.count);
         exchange(step, packed_.data(), packed_in, ncclBfloat16);
         launch("unpack_bf16", unpack_bf16_kernel, over(count), in, packed_in, count);
@@ -182,7 +179,7 @@ class NcclCommunicator : public Communicator {
 
   const std::shared_ptr<Communicator> launcher_;
   const Temporary<float> received_;
-  const Temporary<uint16_t> packed_;  // [2,at_once]: what is sent, what is received
+  const Temporary<uint16_t> packed_;  // [2,half]: what is sent, what is received
   ncclComm_t comm_ = nullptr;
   cudaStream_t messages_ = nullptr;
   cudaEvent_t computed_ = nullptr, received_all_ = nullptr;

@@ -42,14 +42,14 @@ class Communicator {
   virtual void progress() {}
   // The sums that were started are there when this returns; on CUDA, for kernels that are launched after this returns.
   virtual void finish() {}
-  // n numbers each of one rank, in the memory of all; on CUDA likewise.
+  // Each x becomes that of rank `from` everywhere; on CUDA, for kernels that are launched after this returns.
   struct Copy {
     float* x;
     int64_t n;
     int from;
   };
   virtual void copy(const std::vector<Copy>& /*copies*/) {}
-  int64_t floats_at_once() const { return floats_at_once_; }
+  int64_t floats_at_once() const { return floats_at_once_; }  // in one sum
   // What the sums have cost this process so far; on CUDA, where it does not wait for them, nothing.
   struct Cost {
     double bytes_sent = 0, seconds_waited = 0;
@@ -61,7 +61,7 @@ class Communicator {
   [[noreturn]] void end_all(int status);  // this process and all others
 
  protected:
-  // As many bytes of each rank, behind each other.
+  // What each rank has given, one after another. All give as many bytes.
   virtual std::string gather(const std::string& bytes) { return bytes; }
   virtual void end_others(int /*status*/) {}
   int rank_ = 0, size_ = 1, rank_on_host_ = 0, on_host_ = 1;

@@ -55,9 +55,9 @@ void GradientSum::add(Tape& tape, const Tensor& loss) {
   ++part_;
 }
 
-// Part 1 is added to part 0, which was kept, and is level 1; part 3 to part 2, and their sum to what lies on level 1;
-// and so on: a part goes up as far as the binary digits of its number are 1. The last part is added to whatever there
-// is.
+// Part 0 is kept; adding part 1 to it gives level 1. Part 2 is kept; adding part 3 to it, and the sum to level 1, gives
+// level 2. And so on: a part goes up as many levels as its number ends in binary digits 1. The last part is added to
+// whatever there is.
 void GradientSum::add_to(Place& place, Tensor numbers) {
   const auto n = static_cast<uint64_t>(part_);
   const bool is_last = part_ + 1 == parts_;

@@ -39,8 +39,7 @@ void check_same_draws(const fs::path& on_cpu, const fs::path& on_cuda) {
 
 const std::string copy_on_any_threads =
     "copy train --preset tiny --length 16 --width 16 --heads 2 --feed-forward 32 --batch 4 --steps 6 --log-every 1 "
-    "--dropout 0.1 "
-    "--precision f32 --micro-batch 4 ";
+    "--dropout 0.1 --precision f32 --micro-batch 4 ";
 const std::string copy_train = copy_on_any_threads + "--threads 1 ";
 const std::string mnist_train =
     "mnist train --preset tiny --precision f32 --data data --side 7 --layers 1 --width 16 --heads 2 "

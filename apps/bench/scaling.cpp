@@ -168,7 +168,7 @@ int bench_scaling(ScalingOptions& o) {
     return 0;
   }
   check<UsageError>(o.where() == Device::cpu, "bench scaling measures processes on the CPU; give --device cpu");
-  o.sums();
+  o.sums();  // throws if the flags do not go together
   const int64_t wanted = o.processes ? o.processes : std::min(o.threads, parts);
   const auto most = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(wanted)));
   check<UsageError>(most <= parts, "--processes ", most, ": a batch of these workloads has ", parts, " parts");

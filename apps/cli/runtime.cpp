@@ -53,7 +53,6 @@ void RuntimeOptions::prepare() {
                 : precision == "int8" ? Precision::int8
                                       : Precision::f32,
                 where());
-  if (cuda) connect_gpus();
   // The cores of a host, or those that the launcher has bound this process to.
   const int64_t cores = omp_get_num_procs(), of_host = sysconf(_SC_NPROCESSORS_ONLN), on_host = all.processes_on_host();
   if (threads == 0) threads = cores < of_host ? cores : std::max<int64_t>(omp_get_max_threads() / on_host, 1);
@@ -68,6 +67,7 @@ void RuntimeOptions::prepare() {
   if (threads > omp_get_num_procs())
     fmt::print(stderr, "runnel: {} threads on {} cores, which is slower than a thread for each core\n", threads,
                omp_get_num_procs());
+  if (cuda) connect_gpus();
 }
 
 void check_is_model(const std::string& model) {

@@ -3,19 +3,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 
 #include "apps/cli/terminal.h"
 #include "apps/training/learner.h"
 #include "apps/training/metrics.h"
+#include "engine/check.h"
 #include "engine/communicator.h"
 #include "engine/memory.h"
+#include "engine/timing.h"
 
 namespace runnel {
 namespace {
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+// The first update; how many tokens it read.
+int64_t update(Learner& learner, int64_t batch, int64_t part) {
+  const Learner::Update done = learner.update(0, batch, part);
+  if (!done.is_finite) fail("step 1: ", learner.first_non_finite(), "; a run with a lower --lr may get further");
+  return done.tokens;
+}
 
 // The most bytes that tensors take during an update, on top of parameters and moments. Whole batches may not fit, but
 // two small ones say what they take: where activations outweigh the gradients of the parameters in both, bytes are
@@ -25,7 +31,7 @@ double update_bytes(Learner& learner, Device device, int64_t batch) {
   const int64_t before = memory_use(device).live, whole = learner.part();
   const auto peak = [&](int64_t part) {
     reset_peak(device);
-    learner.update(0, batch / whole * part, part);  // in as many parts as there will be
+    update(learner, batch / whole * part, part);  // in as many parts as there will be
     return static_cast<double>(memory_use(device).peak - before);
   };
   int64_t part = 1;
@@ -49,10 +55,7 @@ void dry_run(const Task& task, const TrainSettings& settings) {
   set_processes(std::make_shared<Communicator>());
   int64_t tokens = 0;  // of the last update
   const auto seconds_of = [&](int64_t batch) {
-    const double start = now();
-    tokens = learner.update(0, batch, std::min(learner.part(), batch)).tokens * count;
-    synchronize(device);
-    return now() - start;
+    return device_seconds(device, [&] { tokens = update(learner, batch, std::min(learner.part(), batch)) * count; });
   };
   const double step_bytes = update_bytes(learner, device, own), batch = static_cast<double>(own);
   const double parameter_bytes = 4 * static_cast<double>(element_count(learner.parameters()));

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "apps/training/mpi_communicator.h"
@@ -49,11 +51,11 @@ class TorchrunProcesses : public Communicator {
   }
   static int number(const char* name, int least, int most) {
     const std::string text = variable(name);
-    const bool is_number =
-        !text.empty() && text.size() < 8 && std::ranges::all_of(text, [](char c) { return '0' <= c && c <= '9'; });
-    check(is_number && std::stoi(text) >= least && std::stoi(text) <= most, name, "=", text, " is not a number from ",
-          least, " to ", most, "; torchrun sets it for each process");
-    return std::stoi(text);
+    int value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    check(error == std::errc() && end == text.data() + text.size() && value >= least && value <= most, name, "=", text,
+          " is not a number from ", least, " to ", most, "; torchrun sets it for each process");
+    return value;
   }
   [[noreturn]] static void need_gpus() {
     fail("torchrun connects processes on GPUs only; give --device cuda, or start them with mpirun");

@@ -40,7 +40,7 @@ int64_t TrainSettings::sequences_at_a_time() const {
 
 SumOptions sum_options(const std::string& reduction, const std::string& gradients) {
   check<UsageError>(reduction == "exact" || gradients == "f32",
-                    "--reduction fast and --gradients bf16: MPI does not add bfloat16; give one of them");
+                    "--reduction fast and --gradients bf16: only exact sums are rounded to bfloat16; give one of them");
   return {.any_order = reduction == "fast", .bf16 = gradients == "bf16"};
 }
 
