@@ -74,7 +74,7 @@ void check_cuda(cudaError_t status, const char* what) {
   const bool is_lost = opened && cudaFree(nullptr) != cudaSuccess;  // whatever is called, if a kernel or the GPU failed
   fail(what, ": ", cudaGetErrorString(status),
        is_lost ? "; this process has lost the GPU, but no checkpoint: start again with --resume, on a GPU or with "
-                 "--device cpu"
+                 "--device cpu --precision f32"
                : "");
 }
 

@@ -24,7 +24,7 @@ Settings RuntimeOptions::list() {
   }
   return {{"device", &device, one_of({"auto", "cpu", "cuda", "cuda:N"}),
            "device to compute on; auto: a GPU if there is one; cuda:1: the second GPU", Since::first, true},
-          {"precision", &precision, one_of(precisions), rounding},
+          {"precision", &precision, one_of(precisions), rounding, Since::first, true},
           {"threads", &threads, in_range(0, 1024), "CPU threads; 0: all cores", Since::first, true},
           {"seed", &seed, in_range(0), "random seed"}};
 }
