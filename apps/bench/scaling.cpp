@@ -2,8 +2,9 @@
 //
 // An update by P processes takes as long as the parts that each computes, the optimizer, and what of the sum of
 // gradients is not hidden behind the backward pass of the last part. Recursive halving and doubling sends
-// 2 n (1 - 1 / P) numbers in 2 log2(P) messages for each range of gradients, so with these latency and bandwidth
-//   sum = 2 (1 - 1 / P) bytes / bandwidth + 2 log2(P) latency ranges.
+// 2 n (1 - 1 / P) numbers in 2 log2(P) steps. The ranges of gradients travel at the same time, so they wait for the
+// network together; large messages cross it three times, since MPI announces them and waits for the receiver:
+//   sum = 2 (1 - 1 / P) bytes / bandwidth + 2 log2(P) 3 latency.
 #include <fmt/format.h>
 #include <omp.h>
 
@@ -28,6 +29,7 @@ namespace {
 
 struct ScalingOptions : BenchOptions {
   int64_t processes = 0;
+  int64_t length = 0;
   double bandwidth = 0;
   double latency = 50;
   std::string reduction = "exact", gradients = "f32";
@@ -37,6 +39,7 @@ struct ScalingOptions : BenchOptions {
         BenchOptions::list(),
         {{"processes", &processes, in_range(0, 1024),
           "measure 1, 2, 4 ... up to so many; 0: as many as --threads, at most 8"},
+         {"length", &length, in_range(0, 1 << 24), "positions of a sequence; 0: the paper's, 128 and 783"},
          {"bandwidth", &bandwidth, in_range(0, 1e6), "of the network, in Gbit/s, to predict for; 0: 1, 10 and 100"},
          {"latency", &latency, in_range(0, 1e6), "of the network, in microseconds, to predict for"},
          {"reduction", &reduction, one_of({"exact", "fast"}), "as in train"},
@@ -53,8 +56,11 @@ struct Workload {
   int64_t batch, length;
 };
 
-std::vector<Workload> workloads() {
-  return {{"copy task", {}, 64, 128}, {"MNIST", paper_image_model("mnist"), 16, 783}};
+std::vector<Workload> workloads(const ScalingOptions& o) {
+  std::vector<Workload> all = {{"copy task", {}, 64, 128}, {"MNIST", paper_image_model("mnist"), 16, 783}};
+  for (Workload& w : all)
+    if (o.length) w.length = w.config.max_length = o.length;
+  return all;
 }
 
 struct Measured {
@@ -132,14 +138,14 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Measured, seconds, optimizer, bytes, sum, wai
 std::vector<Measured> measured_by(const ScalingOptions& o, int64_t count) {
   std::vector<Measured> all;
   if (count == 1) {
-    for (const Workload& w : workloads()) all.push_back(measure(o, w));
+    for (const Workload& w : workloads(o)) all.push_back(measure(o, w));
     return all;
   }
   const std::string command = fmt::format(
       "mpirun --bind-to none --oversubscribe -n {} {} bench scaling --json --quiet --device cpu --precision {} "
-      "--threads {} --runs {} --reduction {} --gradients {}",
+      "--threads {} --runs {} --length {} --reduction {} --gradients {}",
       count, shell_quoted(std::filesystem::read_symlink("/proc/self/exe").string()), o.precision,
-      std::max<int64_t>(o.threads / count, 1), o.runs, o.reduction, o.gradients);
+      std::max<int64_t>(o.threads / count, 1), o.runs, o.length, o.reduction, o.gradients);
   std::fflush(stdout);
   std::string text;
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
@@ -156,14 +162,13 @@ double exposed(double sum, double last_part) { return std::max(0.0, sum - 2.0 / 
 
 double sum_seconds(const ScalingOptions& o, double parameters, double count, double gigabits) {
   const double bytes = (o.gradients == "bf16" ? 2 : 4) * parameters;
-  const double ranges = std::ceil(parameters / static_cast<double>(processes().floats_at_once()));
-  return 2 * (1 - 1 / count) * bytes * 8 / (gigabits * 1e9) + 2 * std::log2(count) * o.latency * 1e-6 * ranges;
+  return 2 * (1 - 1 / count) * bytes * 8 / (gigabits * 1e9) + 2 * std::log2(count) * 3 * o.latency * 1e-6;
 }
 
 int bench_scaling(ScalingOptions& o) {
   if (processes().size() > 1) {
     nlohmann::json rows = nlohmann::json::array();
-    for (const Workload& w : workloads()) rows.push_back(measure(o, w));
+    for (const Workload& w : workloads(o)) rows.push_back(measure(o, w));
     print_json(rows);
     return 0;
   }
@@ -172,7 +177,7 @@ int bench_scaling(ScalingOptions& o) {
   const int64_t wanted = o.processes ? o.processes : std::min(o.threads, parts);
   const auto most = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(wanted)));
   check<UsageError>(most <= parts, "--processes ", most, ": a batch of these workloads has ", parts, " parts");
-  const std::vector<Workload> all_workloads = workloads();
+  const std::vector<Workload> all_workloads = workloads(o);
   std::vector<Measured> one;
   Table measured(
       o, "scaling",
