@@ -4,7 +4,7 @@
 #   release    as it is shipped, without CUDA; and the library as other projects find it; then the ops with each smaller
 #              instruction set that the program has kernels for
 #   sanitize   by clang, under AddressSanitizer and UndefinedBehaviorSanitizer, with the CUDA kernels on the emulator in
-#              tests/simt: all of it once, and the fuzz targets, on their corpus and then on new inputs for 12 seconds
+#              tests/simt: all of it once, and the fuzz targets, on their corpus and then on new inputs for 6 seconds
 #              each; then the ops with two more orders of threads
 #   thread     by g++, under ThreadSanitizer, the kernels on the emulator: the ops, in one order
 #   cuda       compiled by nvcc, where attention kernels that spill registers are errors; linked, and run if there is a
@@ -72,7 +72,7 @@ run build
 # This processor's instruction set has run: the ops once more with each smaller one.
 for set in baseline avx2 avx512; do
   [[ $(build/runnel --version)$'\n' == *"used as $set"$'\n'* ]] && break
-  RUNNEL_INSTRUCTION_SET=$set run build -L ops -E "$slow"
+  RUNNEL_INSTRUCTION_SET=$set run build -L '^ops$' -E "$slow"
 done
 
 # The sanitized builds compile several files as one, which is faster; names in the unnamed namespaces of neighbouring files
@@ -85,9 +85,9 @@ if ! ./setup.sh --sanitizers >/dev/null 2>&1 ||
   by=(-DCMAKE_CXX_COMPILER=g++)
   skip "of the fuzz targets: they need clang with libFuzzer"
 fi
-# Not under AddressSanitizer: six that compute much, with ops that are tested, and one in which no file may grow, which
+# Not under AddressSanitizer: seven that compute much, with ops that are tested, and one in which no file may grow, which
 # clang's OpenMP needs.
-elsewhere='^check: the forms|foresees|^attention kinds: four-point|^bench kernels: some|^--json: one|^processes: images|pictures that cannot be written'
+elsewhere='^check: the forms|foresees|^attention kinds: four-point|^bench (kernels: some|scaling)|^--json: one|^processes: images|pictures that cannot be written'
 
 if ! { command -v nvcc || ls /usr/local/cuda/bin/nvcc; } >/dev/null 2>&1; then
   skip "of the CUDA kernels: there is no nvcc (developer.nvidia.com/cuda-downloads)"
@@ -100,12 +100,12 @@ else
   all_launched='^structure: the tests have launched every CUDA kernel'
   SIMT_LAUNCHED=$work/launched run build-sanitize -E "$elsewhere|$all_launched"
   SIMT_LAUNCHED=$work/launched run build-sanitize -R "$all_launched"
-  for seed in 1 2; do SIMT_SEED=$seed run build-sanitize -L ops -E "$slow|gradients"; done
+  for seed in 1 2; do SIMT_SEED=$seed run build-sanitize -L '^ops$' -E "$slow|gradients"; done
 
   configure thread "${merged[@]}"
   build thread simt_tests runnel_tests
   export OMP_NUM_THREADS=1 SIMT_SEED=3  # ThreadSanitizer does not know OpenMP's barriers
-  run build-thread -L 'ops|detector' -E "$slow"
+  run build-thread -L '^ops$|detector' -E "$slow"
   unset OMP_NUM_THREADS SIMT_SEED
 
   configure cuda

@@ -93,9 +93,9 @@ class Walk {
 
 // The cache: a format number, the hash of the list of files, what ImageFolder holds, and a hash of all that. Numbers
 // are as in memory. The same code reads and writes, and stops at the first error.
-class CacheFile {
+class ImageCache {
  public:
-  CacheFile(const fs::path& path, bool write)
+  ImageCache(const fs::path& path, bool write)
       : write_(write), file_(path, std::ios::binary | (write ? std::ios::out | std::ios::trunc : std::ios::in)) {
     std::error_code error;
     if (!write) left_ = fs::file_size(path, error);
@@ -170,7 +170,7 @@ bool write_cache(const fs::path& path, ImageFolder& folder, uint64_t key) {
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
   const fs::path partial = path.string() + "." + std::to_string(getpid()) + ".partial";
-  const bool written = CacheFile(partial, true).transfer(folder, key);
+  const bool written = ImageCache(partial, true).transfer(folder, key);
   if (written) fs::rename(partial, path, error);
   if (written && !error) return true;
   fs::remove(partial, error);
@@ -240,7 +240,7 @@ ImageFolder load_image_folder(const fs::path& folder, int64_t side, int64_t chan
   file_name << "images-" << std::hex << place.value << ".cache";
   if (!cache.empty()) {
     ImageFolder kept = result;
-    if (CacheFile(cache / file_name.str(), false).transfer(kept, key.value)) {
+    if (ImageCache(cache / file_name.str(), false).transfer(kept, key.value)) {
       kept.cache = cache / file_name.str();
       kept.from_cache = true;
       return kept;

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -24,7 +23,7 @@ std::string bytes_of(const std::vector<double>& values) {
 
 std::vector<double> doubles_of(const std::string& bytes) {
   std::vector<double> values(bytes.size() / sizeof(double));
-  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(double));
+  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(values.data()));
   return values;
 }
 

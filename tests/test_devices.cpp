@@ -37,13 +37,14 @@ void check_same_draws(const fs::path& on_cpu, const fs::path& on_cuda) {
   if (cuda_is_emulated()) CHECK(read(on_cpu) == read(on_cuda));
 }
 
-const std::string copy_on_any_threads =
+const std::string copy_by_default =
     "copy train --preset tiny --length 16 --width 16 --heads 2 --feed-forward 32 --batch 4 --steps 6 --log-every 1 "
-    "--dropout 0.1 --precision f32 --micro-batch 4 ";
+    "--dropout 0.1 --micro-batch 4 ";
+const std::string copy_on_any_threads = copy_by_default + "--precision f32 ";
 const std::string copy_train = copy_on_any_threads + "--threads 1 ";
 const std::string mnist_train =
     "mnist train --preset tiny --precision f32 --data data --side 7 --layers 1 --width 16 --heads 2 "
-    "--feed-forward 16 --batch 2 --micro-batch 2 --minutes 0 --steps 4 --log-every 1 --evaluate-every 4 --threads 1 ";
+    "--feed-forward 16 --batch 2 --micro-batch 2 --minutes 0 --steps 2 --log-every 1 --evaluate-every 2 --threads 1 ";
 
 }  // namespace
 
@@ -85,13 +86,15 @@ TEST_CASE("a GPU that is lost during a run: its checkpoint is good, and the run 
   if (!cuda_is_emulated()) return;
   const Sandbox box;
   setenv("SIMT_FAULT", "lost:600", 1);
-  const Result result = box.run(copy_train + "--save-every 2 --device cuda --out run");
+  const Result result = box.run(copy_by_default + "--save-every 2 --device cuda --out run");
   unsetenv("SIMT_FAULT");
   CHECK(result.status == 1);
   CHECK_MESSAGE(result.err.find("unspecified launch failure; this process has lost the GPU") != std::string::npos,
                 result.err);
   REQUIRE(fs::exists(box.folder / "run" / "last.safetensors"));
-  succeed(box, "copy train --resume --out run --device cpu");
+  const Result refused = box.run("copy train --resume --out run --device cpu");
+  CHECK(refused.err == "runnel: --precision tf32 is for --device cuda; give f32 or bf16\n");
+  succeed(box, "copy train --resume --out run --device cpu --precision f32");
   CHECK(losses(box.folder / "run").size() == 6);
 }
 

@@ -174,8 +174,7 @@ TEST_CASE("processes: exchanges of halves leave the sums of the tree everywhere"
 TEST_CASE("processes: 1, 2 and 4 leave the same checkpoint and metrics") {
   const Cluster box;
   if (!box) return;
-  std::vector<std::string> all{"--steps 6", "--steps 6 --gradients bf16 --shard --optimizer muon",
-                               "--steps 6 --attention lsh --shard"};
+  std::vector<std::string> all{"--steps 6 --attention lsh", "--steps 6 --gradients bf16 --shard --optimizer muon"};
   if (has_gpus()) all.push_back("--steps 3 --gradients bf16 --shard --micro-batch 1 --device cuda");
   for (const std::string& flags : all) {
     CAPTURE(flags);
@@ -299,6 +298,27 @@ TEST_CASE("processes: torchrun's variables without a GPU, or with some missing, 
   refused(two + "many", "MASTER_PORT=many is not a number from 1 to 65534");
   refused("RANK=2 WORLD_SIZE=2", "RANK=2 is not a number from 0 to 1");
   refused("RANK=0 WORLD_SIZE=2", "are set, as by torchrun, but not LOCAL_WORLD_SIZE");
+}
+
+TEST_CASE(
+    "bench scaling: one and two processes measured; 1,024 with as much to compute each wait for no ideal network") {
+  if (!Cluster()) return;
+  const Sandbox box;
+  const Result result = succeed(box,
+                                "bench scaling --device cpu --precision f32 --threads 2 --processes 2 --length 2 "
+                                "--runs 1 --bandwidth 1e6 --latency 0 --out tables");
+  CHECK(contains(result.out, "tables/scaling.csv"));
+  const std::string measured = read(box.folder / "tables" / "scaling.csv");
+  CAPTURE(measured);
+  for (const char* row : {"\ncopy task,1,2,", "\nMNIST,1,2,", "\ncopy task,2,1,", "\nMNIST,2,1,"})
+    CHECK(contains(measured, row));
+  CHECK(contains(measured, ",12.7,"));  // 4 bytes for each of 3.2 million parameters, once there and once back
+  CHECK(contains(measured, ",25.4,"));
+  const std::string predicted = read(box.folder / "tables" / "scaling-predicted.csv");
+  CAPTURE(predicted);
+  for (const char* row : {"\ncopy task,64 each,1e+06,1024,1024.0,100%\n", "\nMNIST,16 each,1e+06,1024,1024.0,100%\n",
+                          "\ncopy task,64 in all,1e+06,8,", "\nMNIST,16 in all,1e+06,16,"})
+    CHECK(contains(predicted, row));
 }
 
 }  // namespace runnel::test

@@ -8,6 +8,7 @@
 
 #include "models/checkpoint.h"
 #include "tests/check.h"
+#include "tests/mnist.h"
 #include "tests/program.h"
 
 namespace runnel::test {
@@ -16,7 +17,7 @@ namespace {
 const std::string train =
     "copy train --threads 1 --length 8 --layers 1 --width 8 --heads 2 --feed-forward 8 --batch 2 --save-every 5 ";
 const std::string mnist =
-    "mnist train --preset tiny --data synthetic --side 7 --layers 1 --width 8 --heads 2 --feed-forward 8 --minutes 0 "
+    "mnist train --preset tiny --data data --side 7 --layers 1 --width 8 --heads 2 --feed-forward 8 --minutes 0 "
     "--steps 2 --batch 2 --threads 1 ";
 
 TEST_CASE("robustness: the name of a folder is no command for gnuplot") {
@@ -36,7 +37,7 @@ TEST_CASE("robustness: the name of a folder is no command for gnuplot") {
 }
 
 TEST_CASE("robustness: --out of a picture replaces a PNG file or nothing") {
-  const Sandbox box;
+  const WithDigits box;
   succeed(box, mnist + "--out run");
   const std::string best = read(box.folder / "run" / "best.safetensors");
   REQUIRE(mkfifo((box.folder / "fifo").c_str(), 0666) == 0);
@@ -94,11 +95,12 @@ TEST_CASE("robustness: checkpoints that claim large models are refused before th
 
 TEST_CASE("robustness: what cannot be is refused before it takes time or memory") {
   const Sandbox box;
+  write_mnist(box.folder / "data", 220, 160);
   for (const char* flags : {"--dry-run", "--out run"})
     check_refused(box.run("copy train --width 65536 --layers 1024 --feed-forward 1048576 " + std::string(flags)), 1,
                   "--layers 1024, --width 65536 and --feed-forward 1048576 needs");
   succeed(box, mnist + "--out run");
-  check_refused(box.run("mnist complete --index 0-9999 --ways 10 --model run"), 2, "10000 images in 10 ways");
+  check_refused(box.run("mnist complete --index 0-159 --ways 64 --model run"), 2, "160 images in 64 ways");
 }
 
 TEST_CASE("robustness: config.json of a run is held to the ranges of the flags") {
@@ -204,10 +206,10 @@ TEST_CASE("robustness: metrics.csv that is a pipe or a link") {
 }
 
 TEST_CASE("robustness: a run whose data moved goes on with the same data, and says so if they are others") {
-  const Sandbox box;
+  const WithDigits box;
   succeed(box, mnist + "--out run");
   const auto config = nlohmann::json::parse(read(box.folder / "run" / "config.json"));
-  CHECK(config["data"] == "synthetic");
+  CHECK(fs::path(config["data"].get<std::string>()).filename() == "data");
   const Checkpoint kept = read_checkpoint(box.folder / "run" / "last.safetensors");
   CHECK(kept.data["checksum"].is_number_unsigned());
   CHECK(contains(box.run("mnist train --resume --steps 3 --out run --data moved").err, "moved"));
