@@ -1,17 +1,18 @@
 #include "datasets/image_folder.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
+#include <cstring>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <tuple>
 #include <utility>
 
+#include "datasets/cache_file.h"
 #include "datasets/image_file.h"
 #include "engine/check.h"
 #include "engine/random.h"
@@ -91,90 +92,60 @@ class Walk {
   std::set<std::pair<dev_t, ino_t>> visited_;
 };
 
-// The cache: a format number, the hash of the list of files, what ImageFolder holds, and a hash of all that. Numbers
-// are as in memory. The same code reads and writes, and stops at the first error.
-class ImageCache {
+// The bytes of a cache: numbers as they are in memory, arrays with their sizes before them. The same code writes and
+// reads.
+class Archive {
  public:
-  ImageCache(const fs::path& path, bool write)
-      : write_(write), file_(path, std::ios::binary | (write ? std::ios::out | std::ios::trunc : std::ios::in)) {
-    std::error_code error;
-    if (!write) left_ = fs::file_size(path, error);
-    good_ = file_.is_open() && !error;
-  }
+  Archive() = default;                                                             // to write
+  explicit Archive(std::string bytes) : reads_(true), bytes_(std::move(bytes)) {}  // to read
 
-  // Whether all was written, or was read and is whole and of this key.
-  bool transfer(ImageFolder& folder, uint64_t key) {
-    const uint64_t same = key;
-    number(key);
-    good_ = good_ && key == same;
-    std::vector<std::string>& names = folder.train.class_names;
-    strings(names);
-    for (ImageSet* const set : {&folder.train, &folder.validation, &folder.test}) {
-      number(set->count);
-      array(set->labels);
-      array(set->pixels);
-      if (!write_) set->class_names = names;
-      good_ = good_ && std::ssize(set->labels) == set->count && std::ssize(set->pixels) == set->count * set->size();
-    }
-    number(folder.skipped);
-    strings(folder.first_skipped);
-    const uint64_t sum = hash_.value;
-    uint64_t stored = sum;
-    number(stored);
-    if (write_) file_.flush();
-    return good_ && file_.good() && stored == sum && left_ == 0;
-  }
-
- private:
-  void bytes(void* data, uint64_t size) {
-    if (!good_) return;
-    if (write_) {
-      file_.write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
-    } else if (size <= left_) {
-      file_.read(static_cast<char*>(data), static_cast<std::streamsize>(size));
-      left_ -= size;
-    } else {
-      good_ = false;
-    }
-    good_ = good_ && file_.good();
-    if (good_) hash_.add(data, size);
-  }
   template <class T>
   void number(T& value) {
-    bytes(&value, sizeof value);
+    copy(&value, sizeof value);
   }
   template <class T>
   void array(T& values) {
-    uint64_t size = values.size();
-    number(size);
-    if (!write_ && good_ && size <= left_ / sizeof(values[0])) values.resize(size);
-    good_ = good_ && values.size() == size;
-    bytes(values.data(), size * sizeof(values[0]));
+    resize(values, sizeof(values[0]));
+    copy(values.data(), values.size() * sizeof(values[0]));
   }
   void strings(std::vector<std::string>& texts) {
-    uint64_t size = texts.size();
-    number(size);
-    if (!write_ && good_ && size <= left_ / sizeof(size)) texts.resize(size);  // each has its size before it
-    good_ = good_ && texts.size() == size;
+    resize(texts, sizeof(uint64_t));  // each has its size before it
     for (std::string& text : texts) array(text);
   }
+  const std::string& bytes() const { return bytes_; }
+  bool is_read_whole() const { return good_ && at_ == bytes_.size(); }
 
-  bool write_, good_;
-  std::fstream file_;
-  uint64_t left_ = 0;
-  Hash hash_;
+ private:
+  template <class T>
+  void resize(T& values, size_t least_bytes_each) {
+    uint64_t size = values.size();
+    number(size);
+    good_ = good_ && (!reads_ || size <= (bytes_.size() - at_) / least_bytes_each);
+    if (good_) values.resize(size);
+  }
+  void copy(void* data, size_t size) {
+    if (!reads_) bytes_.append(static_cast<const char*>(data), size);
+    good_ = good_ && (!reads_ || size <= bytes_.size() - at_);
+    if (!reads_ || !good_ || size == 0) return;
+    std::memcpy(data, bytes_.data() + at_, size);
+    at_ += size;
+  }
+
+  bool reads_ = false, good_ = true;
+  std::string bytes_;
+  size_t at_ = 0;
 };
 
-// Written under a temporary name and renamed, so that no reader sees a part of it.
-bool write_cache(const fs::path& path, ImageFolder& folder, uint64_t key) {
-  std::error_code error;
-  fs::create_directories(path.parent_path(), error);
-  const fs::path partial = path.string() + "." + std::to_string(getpid()) + ".partial";
-  const bool written = ImageCache(partial, true).transfer(folder, key);
-  if (written) fs::rename(partial, path, error);
-  if (written && !error) return true;
-  fs::remove(partial, error);
-  return false;
+void transfer(Archive& archive, ImageFolder& folder) {
+  archive.strings(folder.train.class_names);
+  for (ImageSet* const set : {&folder.train, &folder.validation, &folder.test}) {
+    archive.number(set->count);
+    archive.array(set->labels);
+    archive.array(set->pixels);
+    set->class_names = folder.train.class_names;
+  }
+  archive.number(folder.skipped);
+  archive.strings(folder.first_skipped);
 }
 
 void read_pictures(const fs::path& folder, std::vector<File>& files, int64_t side, int64_t channels,
@@ -218,7 +189,6 @@ ImageFolder load_image_folder(const fs::path& folder, int64_t side, int64_t chan
   const fs::path canonical = fs::canonical(folder);
   std::vector<File> files = Walk(canonical).files;
   Hash key, place;
-  key.add(1);  // the number of this format: another one for other contents, and for other ways of scaling
   for (Hash* const hash : {&key, &place}) {
     hash->add(canonical.string());
     hash->add(side);
@@ -236,14 +206,20 @@ ImageFolder load_image_folder(const fs::path& folder, int64_t side, int64_t chan
   };
   ImageFolder result{named("train"), named("validation"), named("test")};
   ImageSet* const parts[] = {&result.train, &result.validation, &result.test};
-  std::ostringstream file_name;
+  std::ostringstream file_name, title;
   file_name << "images-" << std::hex << place.value << ".cache";
-  if (!cache.empty()) {
-    ImageFolder kept = result;
-    if (ImageCache(cache / file_name.str(), false).transfer(kept, key.value)) {
-      kept.cache = cache / file_name.str();
-      kept.from_cache = true;
-      return kept;
+  title << "2 images " << std::hex << key.value;
+  const CacheFile stored(cache / file_name.str(), title.str());
+  std::optional<std::string> kept;
+  if (!cache.empty()) kept = stored.read();
+  if (kept) {
+    Archive archive(std::move(*kept));
+    ImageFolder read = result;
+    transfer(archive, read);
+    if (archive.is_read_whole()) {
+      read.cache = stored.path();
+      read.from_cache = true;
+      return read;
     }
   }
 
@@ -290,7 +266,9 @@ ImageFolder load_image_folder(const fs::path& folder, int64_t side, int64_t chan
         result.validation.count, " to validation and ", result.test.count,
         " to testing; each needs one: add pictures (with 100 they suffice)");
 
-  if (!cache.empty() && write_cache(cache / file_name.str(), result, key.value)) result.cache = cache / file_name.str();
+  Archive archive;
+  if (!cache.empty()) transfer(archive, result);
+  if (!cache.empty() && stored.write({archive.bytes()})) result.cache = stored.path();
   return result;
 }
 

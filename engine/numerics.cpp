@@ -77,7 +77,7 @@ bool has_bf16() { return instruction_set() == InstructionSet::avx512_bf16; }
 
 void set_precision(Precision precision, Device device) {
   check(precision != Precision::bf16 || device == Device::cuda || has_bf16(),
-        "this processor, or this build of runnel, has no bfloat16 products (AVX512_BF16); give --precision f32");
+        "this processor, or this build of runnel, has no bfloat16 products (AVX512_BF16); compute in f32");
   check(precision != Precision::int8 || device == Device::cpu, "weights of int8 are for the CPU");
   the_precision = precision;
 }

@@ -92,7 +92,7 @@ inline void check_close(const Tensor& actual, const std::vector<double>& referen
 
 // Compares every input's gradient of `f` with four-point differences
 //   f'(x) = (8 (f(x+h) - f(x-h)) - (f(x+2h) - f(x-2h))) / 12h
-// of sum_i c_i f(x)_i, with a random cotangent c, at some 48 elements per input, 8 on the emulator, which is slow.
+// of sum_i c_i f(x)_i, with a random cotangent c, at some 48 elements per input, 12 on the emulator, which is slow.
 // Inputs must keep 2h off kinks.
 inline void check_gradients(const std::function<Tensor(const std::vector<Tensor>&)>& f, std::vector<Tensor> inputs,
                             double h = 0.02, double tolerance = four_point) {
@@ -115,7 +115,7 @@ inline void check_gradients(const std::function<Tensor(const std::vector<Tensor>
     const std::vector<double> analytic = doubles(gradients.of(inputs[n]));
     std::vector<double> tried, numeric;
     const bool is_slow = inputs[n].device() == Device::cuda && cuda_is_emulated();
-    const size_t stride = std::max<size_t>(1, x.size() / (is_slow ? 8 : 48));
+    const size_t stride = std::max<size_t>(1, x.size() / (is_slow ? 12 : 48));
     for (size_t i = 0; i < x.size(); i += stride) {
       const auto moved = [&](double by) {
         std::vector<float> values = x;

@@ -63,7 +63,7 @@ TEST_CASE("layer_norm: values") {
 // not fit in shared memory. On the CPU, at most 32 parts of the rows are summed up by themselves.
 TEST_CASE("layer_norm: many rows and long rows equal the definition, forward and backward") {
   for (Device device : devices())
-    for (const Shape& shape : {Shape{299, 129}, Shape{20, 600}, Shape{3, 30000}}) {
+    for (const Shape& shape : {Shape{299, 129}, Shape{20, 600}, Shape{20, 30000}}) {
       CAPTURE(shape);
       Tensor x = random_tensor(shape, 1, -2, 5, device), gamma = random_tensor(Shape{shape[1]}, 2, 0.5, 1.5, device),
              beta = random_tensor(Shape{shape[1]}, 3, -1, 1, device);
