@@ -13,7 +13,7 @@ CMAKE_BUILD_PARALLEL_LEVEL, and CMAKE_CXX_COMPILER_LAUNCHER=ccache, which makes 
 import collections, os, pathlib, re, shlex, signal, subprocess, sys, time
 
 # ThreadSanitizer does not know OpenMP's barriers, so one thread: as in test.sh.
-environments = {"thread": {"OMP_NUM_THREADS": "1", "SIMT_SEED": "3", "TSAN_OPTIONS": "halt_on_error=1"}}
+environments = {"thread": {"OMP_NUM_THREADS": "1", "SIMT_SEED": "3", "TSAN_OPTIONS": "halt_on_error=1 atexit_sleep_ms=0"}}
 root = pathlib.Path(__file__).resolve().parents[2]
 
 

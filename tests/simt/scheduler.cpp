@@ -4,8 +4,9 @@
 // To ThreadSanitizer each fibre is a thread, ordered with others only where this file says so. A barrier is a release
 // on arrival and an acquire on leaving, on two alternating addresses: with a single one, arrivals at the next barrier
 // would seem to precede the leaving of this one. So accesses that a missing barrier leaves unordered are reported as a
-// race. This file itself is compiled without -fsanitize=thread: all fibres share its state, and its types live in an
-// unnamed namespace, so that the linker does not put instrumented copies of the library's templates here.
+// race. This file itself is compiled without sanitizers: all fibres share its state, and switching them takes most of
+// the time of many kernels. Its types live in an unnamed namespace, so that the linker does not put instrumented copies
+// of the library's templates here. What it copies for kernels is checked in memcpy, which the sanitizers intercept.
 #include "scheduler.h"
 
 #include <dlfcn.h>
@@ -182,7 +183,9 @@ const char* file_name(const Where& where) {
   return slash ? slash + 1 : where.file;
 }
 
-bool same(const Where& a, const Where& b) { return a.line == b.line && std::strcmp(a.file, b.file) == 0; }
+bool same(const Where& a, const Where& b) {
+  return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
+}
 
 void print_position() {
   if (!running) return;

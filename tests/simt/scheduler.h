@@ -34,8 +34,8 @@ bool is_shared(const void* address);  // of the running block
 void make_undefined(void* memory, size_t bytes);
 
 #if RUNNEL_WITH_ADDRESS_SANITIZER
-inline void forbid(const void* memory, size_t bytes) { ASAN_POISON_MEMORY_REGION(memory, bytes); }
-inline void permit(const void* memory, size_t bytes) { ASAN_UNPOISON_MEMORY_REGION(memory, bytes); }
+inline void forbid(const void* memory, size_t bytes) { __asan_poison_memory_region(memory, bytes); }
+inline void permit(const void* memory, size_t bytes) { __asan_unpoison_memory_region(memory, bytes); }
 #else
 inline void forbid(const void*, size_t) {}
 inline void permit(const void*, size_t) {}
