@@ -175,7 +175,9 @@ TEST_CASE("processes: 1, 2 and 4 leave the same checkpoint and metrics") {
   const Cluster box;
   if (!box) return;
   std::vector<std::string> all{"--steps 6", "--steps 6 --gradients bf16 --shard --optimizer muon",
-                               "--steps 6 --attention lsh --shard"};
+                               "--steps 6 --attention lsh --shard",
+                               // Three ranges of gradients, of which two are sent while the backward pass goes on:
+                               "--steps 3 --width 256 --feed-forward 600"};
   if (has_gpus()) all.push_back("--steps 3 --gradients bf16 --shard --micro-batch 1 --device cuda");
   for (const std::string& flags : all) {
     CAPTURE(flags);
