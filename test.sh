@@ -17,7 +17,7 @@ cd "$(dirname "$0")"
 ./setup.sh
 
 export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
-export TSAN_OPTIONS="halt_on_error=1 atexit_sleep_ms=0"  # no second of sleep at the end of every test with emulated threads
+export TSAN_OPTIONS="halt_on_error=1 atexit_sleep_ms=0"  # or each test with emulated threads ends with a second of sleep
 export OMP_WAIT_POLICY=passive  # waiting threads leave the core to others: on a busy machine this saves minutes
 passed=0 failed=0 skipped=0
 # Temporary files lie in memory if 4 GB are free there: the tests sync many small files, which takes long on some disks.

@@ -31,15 +31,15 @@ for ((status = 1; status != 0;)); do
     [ -z "$victim" ] || kill -KILL "$victim" 2>/dev/null || true
     kills=$((kills + 1))
   fi
-  began=$SECONDS status=0 hangs=
+  began=$SECONDS status=0
   if [ -n "$victim" ]; then
-    # Rarely, Open MPI 4.1's mpirun hangs (in PMIx_server_finalize) when all processes have ended.
+    # Rarely, Open MPI 4.1's mpirun hangs in PMIx_server_finalize when all processes have ended.
     for ((tenth = 0; tenth < 200; ++tenth)); do kill -0 $launcher 2>/dev/null || break; sleep 0.1; done
-    if kill -0 $launcher 2>/dev/null && ! pgrep -P $launcher -r R,S,D >/dev/null; then hangs=yes; kill -KILL $launcher; fi
+    if kill -0 $launcher 2>/dev/null && ! pgrep -P $launcher -r R,S,D >/dev/null; then kill -KILL $launcher; fi
   fi
   wait $launcher || status=$?
   [ -z "$victim" ] || [ $((SECONDS - began)) -le 30 ] || { echo "all ended only after $((SECONDS - began)) s"; exit 1; }
-  [ "$status" -eq 0 ] || [ -n "$hangs" ] || grep -q "rank [0-9]* .*exited on signal 9\|Killed" out || { cat out; exit 1; }
+  [ "$status" -eq 0 ] || grep -q "rank [0-9]* .*exited on signal 9\|Killed" out || { cat out; exit 1; }
 done
 cmp whole/last.safetensors killed/last.safetensors
 cmp whole/best.safetensors killed/best.safetensors

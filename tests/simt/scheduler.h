@@ -33,7 +33,7 @@ bool is_shared(const void* address);  // of the running block
 // Fills uninitialised memory: signalling NaNs of float and bfloat16, NaNs of half. (A double is 6e306.)
 void make_undefined(void* memory, size_t bytes);
 
-#if RUNNEL_WITH_ADDRESS_SANITIZER
+#if RUNNEL_WITH_ADDRESS_SANITIZER  // the header's macros do nothing in files compiled without it, as scheduler.cpp
 inline void forbid(const void* memory, size_t bytes) { __asan_poison_memory_region(memory, bytes); }
 inline void permit(const void* memory, size_t bytes) { __asan_unpoison_memory_region(memory, bytes); }
 #else
