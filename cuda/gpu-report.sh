@@ -1,190 +1,260 @@
 #!/usr/bin/env bash
-# In an installed bundle, on a machine with a GPU: gpu-report.sh [PART...], of smoke, speed, tests, sanitize and profile,
-# by default all in this order, in nine minutes at most. Appends a table to report/report.md, each row as soon as it is
-# known, and leaves logs, CSV files and plots beside it. Exit status 0 means that nothing failed or ran out of time.
+# In the unpacked archive (docs/cuda.md), on a machine with a GPU: which tests pass, and how fast every kernel is.
+#   gpu-report.sh [--out DIR] [--seconds N] [PART...]
+# Parts: smoke, speed, tests, sanitize, profile; by default all, in this order. N seconds, by default 540, are divided over
+# them by weight; what a part leaves goes to the next. Each row is appended to DIR/report.md (by default report/report.md)
+# as soon as it is known; all logs, CSV files and plots are in DIR/logs.tar.gz, made again after each row. The last row says
+# what was not reached. Exit status: 0 if nothing failed and all was reached, 1 if not, 2 for a wrong argument, 130 if it
+# was interrupted.
 set -uo pipefail
+begun_in=$PWD
 cd "$(dirname "$0")" || exit 1
 export RUNNEL_SOURCE_DIR=$PWD RUNNEL_PROGRAM=$PWD/runnel
-declare -A seconds=([smoke]=50 [speed]=265 [tests]=100 [sanitize]=80 [profile]=40)
-all=(smoke speed tests sanitize profile) out=$PWD/report status=0
+declare -A weights=([smoke]=55 [speed]=230 [tests]=120 [sanitize]=85 [profile]=50)
+all=(smoke speed tests sanitize profile) parts=() out=report seconds=540
 
 stop() { echo "gpu-report.sh: $1" >&2; exit "${2:-1}"; }
-trap 'stop "interrupted; $out/report.md has what is known" 130' INT TERM
 
-[ $# -gt 0 ] || set -- "${all[@]}"
-for part in "$@"; do
-  [ -n "${seconds[$part]:-}" ] || stop "there is no part '$part'; give some of ${all[*]}, or nothing for all" 2
+while [ $# -gt 0 ]; do
+  case $1 in
+    --out | --seconds) [ $# -gt 1 ] || stop "$1 needs a value" 2 ;;&
+    --out) out=$2; shift ;;
+    --seconds)
+      seconds=$2; shift
+      [[ $seconds =~ ^[1-9][0-9]{0,5}$ ]] || stop "--seconds $seconds is not a number from 1 to 999999" 2 ;;
+    *) [ -n "${weights[$1]:-}" ] || stop "there is no part '$1'; give some of ${all[*]}, or nothing for all" 2
+      parts+=("$1") ;;
+  esac
+  shift
 done
+[ ${#parts[@]} -gt 0 ] || parts=("${all[@]}")
+[[ $out = /* ]] || out=$begun_in/$out
 for program in runnel runnel_tests; do
-  [ -x ./$program ] || stop "$program is not beside this script; run it in a bundle (docs/cuda.md says how to make one)"
+  [ -x ./$program ] || stop "$program is not beside this script; run it in the unpacked archive (docs/cuda.md says how to make one)"
 done
 command -v nvidia-smi >/dev/null || stop "nvidia-smi is not installed, so there is no NVIDIA driver; run this where there is a GPU"
 gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1)
 [ -n "$gpu" ] || stop "nvidia-smi finds no GPU; run this where there is one"
-mkdir -p "$out" && touch "$out/report.md" || stop "$out/report.md cannot be written; make the folder writable"
+{ mkdir -p "$out" && touch "$out/report.md"; } 2>/dev/null || stop "$out/report.md cannot be written; give a folder that can with --out"
+work=$(mktemp -d) || stop "no temporary folder can be made; set TMPDIR to a folder that can be written"
+trap 'rm -rf "$work"' EXIT
+[ ! -e "$out/logs.tar.gz" ] || tar -xzf "$out/logs.tar.gz" -C "$work"  # of an earlier report into the same folder
+rm -f "$work/not-reached" "$work/failures" && touch "$work/not-reached" "$work/failures"
 
-row() { echo "| ${1//|/\\|} | ${2//|/\\|} |" | tee -a "$out/report.md"; }
-failed() { status=1; row "$1" "**failed**: $2"; }
+# --- Rows ---
 
-# within LIMIT COMMAND: runs it for so many seconds, or as many as the part has left.
+pack() {  # all logs in one file
+  tar -czf "$out/.logs-$BASHPID" -C "$work" . 2>/dev/null  # some of them are being written
+  mv -f "$out/.logs-$BASHPID" "$out/logs.tar.gz"
+}
+line() { echo "| ${1//|/\\|} | ${2//|/\\|} |" | tee -a "$out/report.md"; }
+row() { line "$1" "$2"; pack; }
+failed() { echo "$1" >>"$work/failures"; row "$1" "**failed**: $2"; }
+not_reached() { echo "$1" >>"$work/not-reached"; }
+
+# within LIMIT COMMAND: runs it for so many seconds. Exit status 124 or 137: it took longer; 123: the part's time is over.
 within() {
-  local left=$((deadline - SECONDS)) limit=$1
-  [ "$left" -lt "$limit" ] && limit=$left
-  [ "$limit" -gt 0 ] || return 124
-  timeout --kill-after=5 "$limit" "${@:2}"
+  local left=$((deadline - SECONDS)) limit=$1 code
+  [ "$left" -gt 0 ] || return 123
+  timeout --kill-after=5 "$((left < limit ? left : limit))" "${@:2}"
+  code=$?
+  [ "$left" -lt "$limit" ] && [[ $code = 124 || $code = 137 ]] && return 123
+  return "$code"
 }
 
-# Why a command failed: its exit status and, of its log, the first failed check, or else the last line.
-why() {
-  case $1 in
-    124 | 137) echo "out of time" ;;
-    *) echo "exit status $1: $(grep -am 1 ' ERROR: ' "$2" || grep -av '^ *$' "$2" | tail -n 1)" ;;
+# outcome NAME LIMIT STATUS LOG: nothing for success; a row for a failure, with the first failed check of its log or the last line.
+outcome() {
+  case $3 in
+    0) ;;
+    123) not_reached "$1" ;;
+    124 | 137) failed "$1" "it took more than $2 s" ;;
+    *) failed "$1" "exit status $3: $(grep -am 1 ' ERROR: ' "$4" || grep -av '^ *$' "$4" | tail -n 1)" ;;
   esac
 }
 
 # rows NAME LIMIT COMMAND: each line that it prints becomes a row. What it says on stderr is in its log.
 rows() {
-  local name=$1 log=$out/${1//[^a-zA-Z0-9]/-}.log code line
-  within "$2" stdbuf -oL "${@:3}" 2>"$log" | while IFS= read -r line; do [ -z "$line" ] || row "$name" "$line"; done
-  code=${PIPESTATUS[0]}
-  [ "$code" -eq 0 ] || failed "$name" "$(why "$code" "$log")"
-}
-
-# The libraries of cuBLAS: where the loader finds them, or in a Python package.
-find_cublas() {
-  ldd ./runnel | grep -q 'libcublas.*not found' || return 0
-  local folder
-  while IFS= read -r folder; do
-    folder=$folder/nvidia/cu13/lib
-    [ -e "$folder/libcublasLt.so.13" ] || continue
-    export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    row "cuBLAS" "$folder"
-    return
-  done < <(python3 -c 'import sys; print("\n".join(sys.path))' 2>/dev/null)
-  failed "cuBLAS" "libcublasLt.so.13 is not found"
-  stop "libcublasLt.so.13 is not found; install CUDA 13, or: pip install 'nvidia-cublas>=13,<14'"
-}
-
-# selection NAME...: the option for test cases of these names, or a sentence if there is none of one of them.
-selection() {
-  local name
-  for name in "$@"; do
-    ./runnel_tests --list-test-cases --test-case="$name" | grep -q 'test cases passing the current filters: [1-9]' ||
-      { echo "no test case is called $name"; return 1; }
+  local log=$work/${1//[^a-zA-Z0-9]/-}.log line
+  within "$2" stdbuf -oL "${@:3}" 2>"$log" | while IFS= read -r line; do
+    [ -z "$line" ] || line "$1" "$line"
+    read -rt 0 || pack  # if the next line is not there yet
   done
-  (IFS=,; echo "--test-case=$*")
+  outcome "$1" "$2" "${PIPESTATUS[0]}" "$log"
 }
 
-# Of the logs of test programs: how many cases passed and failed.
-summary() {
-  grep -ah '^\[doctest\] test cases:' "$@" | awk '{ all += $4; passed += $6; failed += $9 } END { print all + 0 " cases, " passed + 0 " passed, " failed + 0 " failed" }'
+# --- Test cases ---
+
+# Of the log of a test program: how many cases passed and failed.
+summary() { grep -a '^\[doctest\] test cases:' "$1" | tail -n 1 | sed 's/.*test cases: *//; s/ *| */, /g; s/, *[0-9]* skipped/;/'; }
+
+# names PATTERN...: of the test cases that match. Says so if there is none for one of the patterns.
+names() {
+  local pattern listed
+  for pattern in "$@"; do
+    listed=$(./runnel_tests --list-test-cases --test-case="${pattern//,/\\,}" | grep -av '^\[doctest\]\|^====')
+    if [ -n "$listed" ]; then echo "$listed"; else failed "test cases" "no test case is called $pattern" >&2; fi
+  done
+}
+
+# test_cases PART LIMIT PATTERN...: each in a process of its own, so that a sticky CUDA error or a hang stays there; as many
+# at once as there are cores, since most of their time goes into opening the GPU. The log of each that failed is kept.
+test_cases() {
+  local number=0 name
+  names "${@:3}" >"$work/$1.names"
+  : >"$work/$1.results"
+  while IFS= read -r name; do
+    while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
+    number=$((number + 1))
+    test_case "$1" "$2" "$name" "$work/$1-$number.log" &
+  done <"$work/$1.names"
+  wait
+  row "$1" "$(awk -F'\t' '{ ++n[$1] } END {
+    printf "%d cases: %d passed, %d failed, %d skipped, %d not reached", NR, n["passed"], n["failed"], n["skipped"], n["late"] }' "$work/$1.results")"
+  row "$1, slowest" "$(sort -t$'\t' -k2nr "$work/$1.results" | head -n 5 | awk -F'\t' '{ printf "%s%s (%.1f s)", (NR > 1 ? ", " : ""), $3, $2 }')"
+  ! grep -q $'^late\t0\t' "$work/$1.results" || not_reached "$(grep -c $'^late\t0\t' "$work/$1.results") test cases of $1"
+}
+
+test_case() {
+  local begin=$EPOCHREALTIME code result
+  [ "$SECONDS" -lt "$deadline" ] || { printf 'late\t0\t%s\n' "$3" >>"$work/$1.results"; return; }
+  OMP_NUM_THREADS=2 within "$2" ./runnel_tests --skip-status=77 --test-case="${3//,/\\,}" >"$4" 2>&1 </dev/null
+  code=$?
+  case $code in
+    0) result=passed; rm "$4" ;;
+    77) result=skipped; rm "$4" ;;
+    123) result=late; not_reached "the end of $1: $3" ;;
+    *) result=failed; outcome "$1: $3" "$2" $code "$4" ;;
+  esac
+  printf '%s\t%s\t%s\n' $result "$(awk "BEGIN { print $EPOCHREALTIME - $begin }")" "$3" >>"$work/$1.results"
 }
 
 # What is new to a GPU: tensor cores, shuffles, cuBLAS, memory pools, graphs.
 ops=('causal_product equals*' 'linear_attention equals*' 'linear attention and its gradients equal*' 'on tensor cores*'
   'matmul on tensor cores*' 'linear_attention_step: position by position*' 'linear_attention: parts that carry*'
   'softmax_attention and its gradients equal*' 'softmax_attention position by position*' 'lsh_attention and its gradients equal*'
-  'layer_norm: values' 'linear equals*' 'embedding: values*' 'RAdam: twelve*' 'sums_of*' 'gather*')
+  'layer_norm: values' 'linear equals*' 'embedding: values*' 'RAdam, AdamW: twelve*' 'sums_of*' 'gather*')
+
+# --- Parts ---
 
 smoke() {
-  local chosen log=$out/smoke.log code
-  rows "version" 20 ./runnel --version
-  rows "forms of linear attention" 20 ./runnel check --device cuda --precision f32
-  chosen=$(selection "${ops[@]}" 'decoder: every decoder*' 'mnist on CUDA*' 'copy train on CUDA*') ||
-    { failed "smoke" "$chosen"; return; }
-  within 50 ./runnel_tests "$chosen" >"$log" 2>&1
-  code=$?
-  row "smoke" "$(summary "$log")"
-  [ "$code" -eq 0 ] || failed "smoke" "$(why "$code" "$log")"
+  rows "version" 30 ./runnel --version
+  rows "forms of linear attention" 30 ./runnel check --device cuda --precision f32
+  test_cases smoke 40 "${ops[@]}" 'decoder: every decoder*' 'mnist on CUDA*' 'copy train on CUDA*'
+  # A job of one process, as torchrun starts it.
+  [ -n "$nccl" ] || rows "NCCL, a job of one process" 30 env RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29411 \
+    ./runnel copy train --preset tiny --device cuda --steps 20 --out "$work/nccl"
 }
 
 speed() {
-  local precision length bench=(./runnel bench)
+  local precision bench=(./runnel bench)
   for precision in tf32 f32; do
-    rows "training, $precision" 40 "${bench[@]}" training --device cuda --precision $precision
-    rows "kernels, $precision" 40 "${bench[@]}" kernels --device cuda --precision $precision --out "$out/$precision"
+    rows "training, $precision" 30 "${bench[@]}" training --device cuda --precision $precision
   done
-  for length in 784 3072; do
-    rows "attention, B 10, L $length" 20 "${bench[@]}" attention --device cuda --batch 10 --shortest $length --longest $length --out "$out/$length"
-  done
-  rows "attention" 40 "${bench[@]}" attention --device cuda --limit 2 --out "$out"
-  ./runnel bench --help | grep -q '^ *ladder ' && rows "ladder" 30 "${bench[@]}" ladder --device cuda --out "$out"
-  rows "generation" 90 "${bench[@]}" generation --device cuda --runs 1 --limit 15 --out "$out"
-  if python3 -c 'import torch' 2>/dev/null; then
-    rows "beside PyTorch" 50 python3 ./gpu_peers.py attention --batch 10 --lengths 784 3072
-    rows "beside PyTorch" 60 python3 ./gpu_peers.py training
-    rows "beside PyTorch" 60 python3 ./gpu_peers.py attention --lengths 512 4096 65536
-  else
-    row "beside PyTorch" "PyTorch is not installed"
-  fi
+  rows "attention, B 10" 40 "${bench[@]}" attention --device cuda --batch 10 --lengths 784,3072 --out "$work/batch"
+  rows "generation" 60 "${bench[@]}" generation --device cuda --method linear,linear-bf16-state,stateful-softmax --runs 1 --limit 15 --out "$work/generation"
+  rows "kernels, tf32" 40 "${bench[@]}" kernels --device cuda --seconds 0.05 --out "$work/tf32"
+  rows "ladder" 20 "${bench[@]}" ladder --device cuda --out "$work/ladder"
+  rows "attention" 40 "${bench[@]}" attention --device cuda --limit 2 --out "$work/attention"
+  within 60 python3 -c 'import torch' 2>"$work/import-torch.log"
+  case $? in
+    0)
+      rows "beside PyTorch" 60 python3 ./gpu_peers.py training
+      rows "beside PyTorch" 60 python3 ./gpu_peers.py attention --batch 10 --lengths 784 3072
+      rows "beside PyTorch" 60 python3 ./gpu_peers.py attention --lengths 512 4096 65536 ;;
+    123) not_reached "beside PyTorch" ;;
+    *) row "beside PyTorch" "PyTorch cannot be imported within 60 s: $(tail -n 1 "$work/import-torch.log")" ;;
+  esac
+  rows "kernels, f32" 30 "${bench[@]}" kernels --device cuda --precision f32 --seconds 0.05 --out "$work/f32"
+  rows "generation, other methods" 60 "${bench[@]}" generation --device cuda --method softmax,lsh-1,lsh-4 --runs 1 --limit 10 --out "$work/generation-others"
 }
 
-# All test cases, in pieces, as many at once as half the cores.
-tests() {
-  local count pieces=32 jobs=$((($(nproc) + 1) / 2)) i
-  count=$(./runnel_tests --list-test-cases | grep -a 'test cases passing' | grep -o '[0-9]*$')
-  [ "${count:-0}" -gt 0 ] || { failed "tests" "runnel_tests lists no test case"; return; }
-  rm -f "$out"/tests-*.log
-  for ((i = 0; i < pieces; ++i)); do
-    [ "$i" -lt "$jobs" ] || wait -n
-    piece "$out/tests-$i.log" $((count * i / pieces + 1)) $((count * (i + 1) / pieces)) &
-  done
-  wait
-  row "tests" "$(summary "$out"/tests-*.log)"
-  [ "$(cat "$out"/tests-*.log | grep -c '^\[doctest\] Status: SUCCESS')" -eq "$pieces" ] || status=1
-}
-
-# piece LOG FIRST LAST: the test cases of these numbers.
-piece() {
-  local code
-  within 100 ./runnel_tests --first="$2" --last="$3" >"$1" 2>&1
-  code=$?
-  [ "$code" -eq 0 ] || failed "tests $2 to $3" "$(why "$code" "$1")"
-}
+tests() { test_cases tests 60 '*'; }
 
 sanitize() {
-  local sanitizer chosen tool log code
+  local sanitizer patterns log limit code i tools=(memcheck synccheck initcheck racecheck) needs=(3 2 2 5) all=12
   sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null) ||
     { row "compute-sanitizer" "not installed"; return; }
-  chosen=$(selection "${ops[@]}") || { failed "compute-sanitizer" "$chosen"; return; }
-  for tool in memcheck synccheck initcheck racecheck; do
-    log=$out/$tool.log
-    within 40 "$sanitizer" --tool $tool --error-exitcode 9 ./runnel_tests "$chosen" >"$log" 2>&1
+  patterns=$(printf '%s,' "${ops[@]//,/\\,}")
+  for i in "${!tools[@]}"; do
+    log=$work/${tools[i]}.log limit=$(((deadline - SECONDS) * needs[i] / all))
+    all=$((all - needs[i]))
+    within "$limit" "$sanitizer" --tool "${tools[i]}" --error-exitcode 9 ./runnel_tests "--test-case=$patterns" >"$log" 2>&1
     code=$?
-    row "compute-sanitizer $tool" "$(grep -a 'SUMMARY' "$log" | tail -n 1 | sed 's/=* *//')"
-    [ "$code" -eq 0 ] || failed "compute-sanitizer $tool" "$(why "$code" "$log")"
+    [[ $code != 124 && $code != 137 ]] || code=123  # its share of the time, not a hang
+    outcome "compute-sanitizer ${tools[i]}" "$limit" $code "$log"
+    row "compute-sanitizer ${tools[i]}" "$(summary "$log") $(grep -a SUMMARY "$log" | tail -n 1 | sed 's/=* *//')"
   done
 }
 
 # by_ncu NAME KERNELS COUNT COMMAND: of the first so many launches of kernels of this name.
 by_ncu() {
-  local log=$out/$1.log file=$out/$1.ncu-rep code
-  rm -f "$file"
+  local log=$work/$1.log code
+  rm -f "$work/$1.ncu-rep"
   within 20 "$ncu" --section SpeedOfLight --section MemoryWorkloadAnalysis --section WarpStateStats --section SourceCounters \
-    --clock-control none --kernel-name "regex:$2" --launch-count "$3" --export "$file" "${@:4}" >"$log" 2>&1
+    --clock-control none --kernel-name "regex:$2" --launch-count "$3" --export "$work/$1.ncu-rep" "${@:4}" >"$log" 2>&1
   code=$?
-  if [ "$code" -eq 0 ] && [ -e "$file" ]; then row "ncu" "$1.ncu-rep"; else failed "$1" "$(grep -am 1 '==ERROR==' "$log" || why $code "$log")"; fi
+  if [ $code -eq 0 ] && [ ! -e "$work/$1.ncu-rep" ]; then failed "$1" "no kernel is called $2: $(grep -am 1 '==ERROR==\|==WARNING==' "$log")"; else outcome "$1" 20 $code "$log"; fi
+  [ ! -e "$work/$1.ncu-rep" ] || row "ncu" "$1.ncu-rep"
 }
 
 profile() {
-  # An odd length, before which no shorter ones are measured.
-  local ncu attention=(./runnel bench attention --device cuda --attention linear --batch 10 --shortest 783 --longest 783 --out "$out/profile")
-  export RUNNEL_PROFILE=1
-  rows "profile, training" 20 sh -c './runnel bench training --device cuda --runs 3 2>&1 >/dev/null'
-  rows "profile, attention, B 10, L 783" 10 sh -c '"$@" 2>&1 >/dev/null' sh "${attention[@]}"
-  unset RUNNEL_PROFILE
+  local ncu attention=(./runnel bench attention --device cuda --attention linear --batch 10 --lengths 783 --out "$work/profile")
+  RUNNEL_PROFILE=1 rows "profile, training" 20 sh -c './runnel bench training --device cuda --runs 3 2>&1 >/dev/null'
+  RUNNEL_PROFILE=1 rows "profile, attention, B 10, L 783" 10 sh -c '"$@" 2>&1 >/dev/null' sh "${attention[@]}"
   ncu=$(command -v ncu || ls /usr/local/cuda/bin/ncu 2>/dev/null) || { row "ncu" "not installed"; return; }
   by_ncu ncu-attention attention 24 "${attention[@]}" --runs 1
-  by_ncu ncu-step linear_attention_step 2 ./runnel bench kernels --device cuda --filter linear_attention_step --out "$out/profile"
+  by_ncu ncu-step linear_attention_step 2 ./runnel bench kernels --device cuda --filter linear_attention_step --seconds 0.001 --out "$work/profile"
 }
 
-{ echo; echo "## $(date -u '+%F %H:%M') UTC: $*"; echo; echo '| what | result |'; echo '| --- | --- |'; } >>"$out/report.md"
+# --- The report ---
+
+# find_library NAME: one that the loader does not find may lie in a Python package.
+find_library() {
+  local folder
+  while IFS= read -r folder; do
+    for folder in "$folder"/nvidia/*/lib; do
+      [ -e "$folder/$1" ] || continue
+      export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+      row "$1" "$folder"
+      return
+    done
+  done < <(python3 -c 'import sys; print("\n".join(sys.path))' 2>/dev/null)
+  return 1
+}
+
+finish() {  # finish STATUS
+  row "not reached" "$(paste -sd\; "$work/not-reached" | sed 's/;/; /g; s/^$/nothing/')"
+  echo "$out/report.md"
+  exit "$1"
+}
+
+descendants() { local child; for child in $(pgrep -P "$1"); do descendants "$child"; echo "$child"; done; }
+interrupted() {
+  trap '' INT TERM
+  kill $(descendants $$) 2>/dev/null
+  row "interrupted" "in the part ${parts[0]}"
+  printf 'part %s\n' "${parts[@]}" >>"$work/not-reached"
+  finish 130
+}
+trap interrupted INT TERM
+
+{ echo; echo "## $(date -u '+%F %H:%M') UTC: ${parts[*]}"; echo; echo '| what | result |'; echo '| --- | --- |'; } >>"$out/report.md"
 row "GPU, driver" "$gpu"
-find_cublas
-for part in "$@"; do
-  deadline=$((SECONDS + seconds[$part])) begun=$SECONDS
-  $part
+if ldd ./runnel | grep -q 'libcublasLt.*not found' && ! find_library libcublasLt.so.13; then
+  failed "cuBLAS" "libcublasLt.so.13 is not found"
+  stop "libcublasLt.so.13 is not found; install CUDA 13, or: pip install 'nvidia-cublas>=13,<14'"
+fi
+nccl=
+PATH=$PATH:/sbin ldconfig -p | grep -q 'libnccl\.so\.2' || find_library libnccl.so.2 || { nccl="not installed"; row "libnccl.so.2" "$nccl"; }
+while [ ${#parts[@]} -gt 0 ]; do
+  weight=0
+  for part in "${parts[@]}"; do weight=$((weight + weights[$part])); done
+  part=${parts[0]} begun=$SECONDS
+  deadline=$((SECONDS + (seconds - SECONDS) * weights[$part] / weight))
+  $part &  # a trap waits for commands in the foreground, but not for this
+  wait $!
   row "part $part" "$((SECONDS - begun)) s"
+  parts=("${parts[@]:1}")
 done
-echo "$out/report.md"
-exit $status
+[ -s "$work/failures" ] || [ -s "$work/not-reached" ]
+finish $((! $?))
