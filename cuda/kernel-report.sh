@@ -87,8 +87,11 @@ measured() {
              most[limit]
     }
     BEGIN {
-      for (n = split(ENVIRON["limits"], words); 2 * limits < n; most[limits] = words[2 * limits])
-        pattern[++limits] = words[2 * limits - 1]
+      limits = split(ENVIRON["limits"], words) / 2
+      for (i = 1; i <= limits; ++i) {
+        pattern[i] = words[2 * i - 1]
+        most[i] = words[2 * i]
+      }
     }
     !compiled {  # a source
       if (/^enum class /) {
@@ -150,7 +153,7 @@ kernels=$(measured)
 if [ $mode = print ]; then
   awk -F '\t' '{
     printf "%5d instructions, %3d divergent regions, %3d registers, %d bytes local, %d shared: %s%s\n",
-           $4, $5, $6, $7, $8, $2, $3 == "" ? "" : ", " $3 }' <<<"$kernels"
+           $4, $5, $6, $7, $8, $2, ($3 == "" ? "" : ", " $3) }' <<<"$kernels"
   exit
 fi
 
@@ -170,7 +173,7 @@ fi
 
 status=0
 awk -F '\t' '
-  function wrong(what) { printf "%s%s: %s\n", $2, $3 == "" ? "" : ", " $3, what; failed = 1 }
+  function wrong(what) { printf "%s%s: %s\n", $2, ($3 == "" ? "" : ", " $3), what; failed = 1 }
   $9 == "" && $1 == "attention" { wrong("has no limit in cuda/kernel-report.sh") }
   $9 != "" && $5 > $9 { wrong($5 " divergent regions, at most " $9) }
   $1 == "attention" && $7 > 0 { wrong($7 " bytes of local memory, where registers are spilled") }

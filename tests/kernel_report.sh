@@ -88,7 +88,7 @@ for arguments in "" "--check" "--chekc build" "build build" "none"; do
 done
 run 1 empty
 says "kernel-report.sh: empty has no CUDA objects"
-for tool in env bash sh dirname realpath cat c++filt awk sort; do ln -s "$(command -v $tool)" bare; done
+for tool in env bash sh dirname realpath cat c++filt awk sort rm; do ln -s "$(command -v $tool)" bare; done
 PATH=$folder/bare run 2 --check build
 says "kernel-report.sh: no cuobjdump and nvdisasm"
 mkdir -p empty/CMakeFiles/runnel_cuda.dir/cuda
