@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -33,6 +34,15 @@ inline std::vector<std::string> split(const std::string& text, char at) {
   std::istringstream stream(text);
   for (std::string part; std::getline(stream, part, at);) parts.push_back(part);
   return parts;
+}
+
+inline bool has_gnuplot() { return std::system("command -v gnuplot >/dev/null 2>&1") == 0; }
+
+// What the program has said on stderr, but not that there is no gnuplot: it says so once, and goes on.
+inline std::string without_plots(std::string err) {
+  const std::string sentence = "gnuplot is not installed: no plots\n";
+  if (const size_t at = err.find(sentence); at != std::string::npos) err.erase(at, sentence.size());
+  return err;
 }
 
 struct Result {
@@ -72,7 +82,7 @@ struct Sandbox {
     int status = 0;
     waitpid(child, &status, 0);
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), read(folder / "stdout"),
-            read(folder / "stderr")};
+            without_plots(read(folder / "stderr"))};
   }
 
   Result run(const std::string& words, rlim_t file_limit = RLIM_INFINITY) const {

@@ -79,7 +79,7 @@ TEST_CASE("mnist with lsh attention: it has no keys, and samples without a state
   succeed(box, "mnist sample --count 2 --model run");
   check_refused(box.run("mnist sample --count 2 --stateful --model run"), 2,
                 "--stateful: lsh attention has no incremental form");
-  check_refused(box.run("mnist sample --count 2 --precision int8 --model run"), 2,
+  check_refused(box.run("mnist sample --count 2 --device cpu --precision int8 --model run"), 2,
                 "--precision int8: lsh attention recomputes the prefix, in f32 or bf16");
   check_refused(box.run(train + "--resume --rounds 3 --out run"), 2, "--rounds 3: the run to resume began with 2");
 }
@@ -239,9 +239,9 @@ TEST_CASE("mnist sample: image i is the same whatever it is drawn with") {
   CHECK(sample("--count 7").rgb == seven.rgb);
   CHECK(sample("--count 7 --seed 2").rgb != seven.rgb);
   CHECK(sample("--count 7 --temperature 0.1").rgb != seven.rgb);
-  const Picture int8 = sample("--count 7 --precision int8");
-  CHECK(int8.rgb != sample("--count 7 --precision f32").rgb);
-  for (int64_t i = 0; i < 3; ++i) CHECK(cell(sample("--count 3 --precision int8"), i, 2) == cell(int8, i, 3));
+  const Picture int8 = sample("--count 7 --device cpu --precision int8");
+  CHECK(int8.rgb != sample("--count 7 --device cpu --precision f32").rgb);
+  for (int64_t i = 0; i < 3; ++i) CHECK(cell(sample("--count 3 --device cpu --precision int8"), i, 2) == cell(int8, i, 3));
   check_refused(box.run("mnist evaluate --model run --precision int8"), 2, "--precision: int8 is not one of auto, f32");
   succeed(box, "mnist sample --model run --count 1 --threads 1");
   check_size(read_png(box.folder / "run" / "samples.png"), 1, 1);

@@ -8,6 +8,7 @@
 
 #include "tests/check.h"
 #include "tests/png.h"
+#include "tests/program.h"
 
 namespace runnel::test {
 namespace {
@@ -103,7 +104,7 @@ TEST_CASE("pictures: the loss plot is drawn with gnuplot, and skipped without") 
   const fs::path csv = folder.path / "it's.csv", png = folder.path / "a 'plot'.png";
   std::ofstream(csv) << "step,loss,loss_bits,accuracy,validation,validation_bits,lr,tokens_per_second,seconds\n"
                         "1,2,3,,,,1,1,1\n2,1.5,2.2,,,,1,1,2\n3,1,1.4,50,1.1,1.6,1,1,3\n";
-  const bool there = std::system("command -v gnuplot >/dev/null 2>&1") == 0;
+  const bool there = has_gnuplot();
   for (const bool bits : {false, true}) {
     plot_loss(csv, png, "it's a title", bits, bits ? 7.5 : 0, bits ? "accuracy" : "");
     CHECK(fs::exists(png) == there);
