@@ -241,7 +241,8 @@ TEST_CASE("mnist sample: image i is the same whatever it is drawn with") {
   CHECK(sample("--count 7 --temperature 0.1").rgb != seven.rgb);
   const Picture int8 = sample("--count 7 --device cpu --precision int8");
   CHECK(int8.rgb != sample("--count 7 --device cpu --precision f32").rgb);
-  for (int64_t i = 0; i < 3; ++i) CHECK(cell(sample("--count 3 --device cpu --precision int8"), i, 2) == cell(int8, i, 3));
+  for (int64_t i = 0; i < 3; ++i)
+    CHECK(cell(sample("--count 3 --device cpu --precision int8"), i, 2) == cell(int8, i, 3));
   check_refused(box.run("mnist evaluate --model run --precision int8"), 2, "--precision: int8 is not one of auto, f32");
   succeed(box, "mnist sample --model run --count 1 --threads 1");
   check_size(read_png(box.folder / "run" / "samples.png"), 1, 1);
