@@ -134,14 +134,31 @@ void synchronize() {
   read_timings();
 }
 
-int64_t free_memory() {
-  size_t free = 0, total = 0;
-  uint64_t reserved = 0, used = 0;  // by the pool, from which released memory does not go back
-  check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+namespace {
+
+int64_t kept_by_pool() {  // released memory does not go back from it
+  uint64_t reserved = 0, used = 0;
   check_cuda(cudaMemPoolGetAttribute(gpu().pool, cudaMemPoolAttrReservedMemCurrent, &reserved),
              "cudaMemPoolGetAttribute");
   check_cuda(cudaMemPoolGetAttribute(gpu().pool, cudaMemPoolAttrUsedMemCurrent, &used), "cudaMemPoolGetAttribute");
-  return static_cast<int64_t>(free + reserved - used);
+  return static_cast<int64_t>(reserved - used);
+}
+
+}  // namespace
+
+int64_t free_memory() {
+  size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return static_cast<int64_t>(free) + kept_by_pool();
+}
+
+int64_t cached_memory() {
+  uint64_t reserved = 0, used = 0;
+  check_cuda(cudaDeviceGetGraphMemAttribute(gpu().device, cudaGraphMemAttrReservedMemCurrent, &reserved),
+             "cudaDeviceGetGraphMemAttribute");
+  check_cuda(cudaDeviceGetGraphMemAttribute(gpu().device, cudaGraphMemAttrUsedMemCurrent, &used),
+             "cudaDeviceGetGraphMemAttribute");
+  return kept_by_pool() + static_cast<int64_t>(reserved - used);
 }
 
 void trim_memory() {

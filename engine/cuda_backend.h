@@ -22,6 +22,7 @@ void fill(float* y, float value, int64_t n);
 void synchronize();
 double seconds(const std::function<void()>& work);  // between two events on the stream
 int64_t free_memory();
+int64_t cached_memory();  // by the pool, and for graphs that are gone
 void trim_memory();
 void* capture(const std::function<void()>& work);  // a graph that is ready to launch
 void launch_graph(void* graph);

@@ -167,7 +167,7 @@ void* allocate(size_t bytes, Device device) {
     else
       fail(why_unavailable(device));
   }
-  check(memory, "out of memory on ", name(device), ": asked for ", bytes, " bytes with ", memory_use(device).live,
+  check(memory, "out of memory on ", name(device), ": asked for ", bytes, " bytes with ", counter(device).live.load(),
         " bytes in use; make the batch, the length or the model smaller");
   counter(device).add(static_cast<int64_t>(bytes));
   return memory;
@@ -189,8 +189,12 @@ void copy(void* to, Device to_device, const void* from, Device from_device, size
 }
 
 MemoryUse memory_use(Device device) {
-  return {counter(device).live, counter(device).peak,
-          device == Device::cpu ? static_cast<int64_t>(pool().kept()) : int64_t{0}};
+  MemoryUse use{counter(device).live, counter(device).peak, 0};
+  if (device == Device::cpu)
+    use.cached = static_cast<int64_t>(pool().kept());
+  else if constexpr (with_cuda)
+    use.cached = cuda::cached_memory();
+  return use;
 }
 
 void reset_peak(Device device) { counter(device).peak = counter(device).live.load(); }

@@ -265,14 +265,21 @@ TEST_CASE("available_memory: of the machine, or what a control group leaves, wit
 }
 
 TEST_CASE("free_memory: what is released counts as free, though the pool keeps it") {
+  constexpr int64_t bytes = int64_t{64} << 20;
   for (const Device device : devices()) {
-    synchronize(device);
-    const int64_t free = free_memory(device);
-    { const Tensor x = Tensor::full(Shape{int64_t{1} << 24}, 1, device); }
-    synchronize(device);
-    // Other programs of the machine change it too.
-    CHECK(std::abs(free_memory(device) - free) < int64_t{1} << (device == Device::cuda ? 24 : 30));
-    trim_memory(device);
+    // Trimming changes nothing, but other programs do: on a GPU one undisturbed pair of readings will do, and the
+    // memory of the machine is never still.
+    const int64_t tolerated = device == Device::cuda ? bytes / 4 : int64_t{1} << 30;
+    int64_t change = tolerated + 1;
+    for (int attempt = 0; attempt < 10 && std::abs(change) > tolerated; ++attempt) {
+      { const Tensor x = Tensor::full(Shape{bytes / 4}, 1, device); }
+      synchronize(device);
+      if (device == Device::cuda) CHECK(memory_use(device).cached >= bytes);
+      const int64_t before = free_memory(device);
+      trim_memory(device);
+      change = free_memory(device) - before;
+    }
+    CHECK(std::abs(change) <= tolerated);
   }
 }
 

@@ -82,13 +82,17 @@ struct Block {
   bool of_graph;
 };
 
+struct Pool {  // in bytes
+  size_t used = 0;
+  size_t reserved = 0;  // the most that was ever used since it was trimmed: it gives nothing back by itself
+  void take(size_t bytes) { reserved = std::max(reserved, used += bytes); }
+};
+
 // Never destroyed: the last to free memory may be a static object of the program.
 auto& device_memory = *new std::map<const char*, Block>;  // by address
 auto& null_stream = *new CUstream_st;
 auto& streams = *new std::vector<CUstream_st*>{&null_stream};
-size_t device_bytes = 0;
-size_t graph_bytes = 0;  // of graphs that are gone: kept for other graphs until cudaDeviceGraphMemTrim
-size_t pool_bytes = 0;   // the most that was ever in use since the pool was trimmed: it gives nothing back by itself
+Pool stream_pool, graph_pool;                  // the second: what graphs allocate
 bool device_at_work = false;                   // otherwise device memory is poisoned for AddressSanitizer
 std::map<const void*, size_t> dynamic_shared;  // by kernel: what cudaFuncSetAttribute allows
 CUmemPoolHandle_st default_pool;
@@ -251,17 +255,18 @@ void set_usable(void* memory, bool usable) {
     simt::forbid(memory, block.bytes);
 }
 
+Pool& pool_of(const Block& block) { return block.of_graph ? graph_pool : stream_pool; }
+
 // Null when out of memory.
-void* allocate(size_t bytes) {
+void* allocate(size_t bytes, bool of_graph = false) {
   check_thread();
-  if (bytes > total_memory() - std::min(device_bytes, total_memory())) return nullptr;
+  if (bytes > total_memory() - std::min(stream_pool.used + graph_pool.used, total_memory())) return nullptr;
   void* memory = nullptr;
   if (posix_memalign(&memory, 256, bytes + gap)) return nullptr;
   simt::make_undefined(memory, bytes);
-  device_memory[static_cast<char*>(memory)] = {bytes, true, false};
-  set_usable(memory, true);
-  device_bytes += bytes;
-  pool_bytes = std::max(pool_bytes, device_bytes);
+  const Block& block = device_memory[static_cast<char*>(memory)] = {bytes, true, of_graph};
+  pool_of(block).take(bytes);
+  set_usable(memory, !of_graph);
   return memory;
 }
 
@@ -269,7 +274,7 @@ void release(void* memory) {
   const auto block = device_memory.find(static_cast<char*>(memory));
   if (block == device_memory.end()) fail("%p is freed, but is no device memory (freed twice?)", memory);
   simt::permit(memory, block->second.bytes);
-  device_bytes -= block->second.bytes;
+  pool_of(block->second).used -= block->second.bytes;
   device_memory.erase(block);
   std::free(memory);
 }
@@ -277,9 +282,10 @@ void release(void* memory) {
 // The last graph that holds the memory is gone: if it has not been freed, it is ordinary memory now.
 void release_by_graph(void* memory) {
   Block& block = device_memory.at(static_cast<char*>(memory));
+  if (!block.usable) return release(memory);
+  graph_pool.used -= block.bytes;
   block.of_graph = false;
-  graph_bytes += block.bytes;
-  if (!block.usable) release(memory);
+  stream_pool.take(block.bytes);
 }
 
 void run_graph(const Captured& graph, bool frees_on_launch) {
@@ -518,7 +524,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ke
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
   *total = total_memory();
-  *free_bytes = *total - std::min(pool_bytes + graph_bytes, *total);
+  *free_bytes = *total - std::min(stream_pool.reserved + graph_pool.reserved, *total);
   return result(cudaSuccess);
 }
 
@@ -542,15 +548,13 @@ cudaError_t cudaMallocAsync(void** memory, size_t bytes, cudaStream_t stream) {
   *memory = nullptr;
   if (bytes == 0) return result(cudaSuccess);
   CUstream_st* s = at(stream);
-  *memory = allocate(bytes);
+  *memory = allocate(bytes, s->capture != nullptr);
   if (!*memory && !s->capture) {
     run_all();  // what is queued may free some
     *memory = allocate(bytes);
   }
   if (!*memory) return result(cudaErrorMemoryAllocation);
   if (s->capture) {
-    device_memory.at(static_cast<char*>(*memory)).of_graph = true;
-    set_usable(*memory, false);
     s->capture->captured.memory.emplace_back(*memory, release_by_graph);
     return enqueue(stream, [memory = *memory, bytes] {
       set_usable(memory, true);
@@ -579,12 +583,12 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { ret
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, void* value) {
   if (attribute != cudaMemPoolAttrReservedMemCurrent && attribute != cudaMemPoolAttrUsedMemCurrent)
     return result(cudaErrorInvalidValue);
-  *static_cast<uint64_t*>(value) = attribute == cudaMemPoolAttrUsedMemCurrent ? device_bytes : pool_bytes;
+  *static_cast<uint64_t*>(value) = attribute == cudaMemPoolAttrUsedMemCurrent ? stream_pool.used : stream_pool.reserved;
   return result(cudaSuccess);
 }
 
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t least) {
-  pool_bytes = std::max(device_bytes, std::min(pool_bytes, least));
+  stream_pool.reserved = std::max(stream_pool.used, std::min(stream_pool.reserved, least));
   return result(cudaSuccess);
 }
 
@@ -765,7 +769,14 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
 }
 
 cudaError_t cudaDeviceGraphMemTrim(int) {
-  graph_bytes = 0;
+  graph_pool.reserved = graph_pool.used;
+  return result(cudaSuccess);
+}
+
+cudaError_t cudaDeviceGetGraphMemAttribute(int, cudaGraphMemAttributeType attribute, void* value) {
+  if (attribute != cudaGraphMemAttrReservedMemCurrent && attribute != cudaGraphMemAttrUsedMemCurrent)
+    return result(cudaErrorInvalidValue);
+  *static_cast<uint64_t*>(value) = attribute == cudaGraphMemAttrUsedMemCurrent ? graph_pool.used : graph_pool.reserved;
   return result(cudaSuccess);
 }
 
