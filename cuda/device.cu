@@ -20,6 +20,12 @@ __global__ void fill_kernel(float* y, float value, int64_t n) {
 int chosen = 0;       // which device
 bool opened = false;  // then `chosen` stays
 
+std::string name_of(int device) {
+  cudaDeviceProp properties;
+  check_cuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  return properties.name;
+}
+
 void check_supported(int device) {
   cudaDeviceProp properties;
   check_cuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
@@ -30,9 +36,19 @@ void check_supported(int device) {
         ", for which this build has no kernels; build with -DCMAKE_CUDA_ARCHITECTURES=", properties.major,
         properties.minor);
   check_cuda(status, "cudaFuncGetAttributes");
+}
+
+// A virtual GPU has pools only if it is all of a GPU and the hypervisor grants it unified memory; if not, the attribute
+// says so, or only the first allocation.
+void check_has_pools(int device, cudaStream_t stream) {
   int has_pools = 0;
   check_cuda(cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, device), "cudaDeviceGetAttribute");
-  check(has_pools, properties.name, " has no memory pools, which cudaMallocAsync needs");
+  void* memory = nullptr;
+  const cudaError_t status = has_pools ? cudaMallocAsync(&memory, 1, stream) : cudaErrorNotSupported;
+  check(status != cudaErrorNotSupported, name_of(device),
+        " has no memory pools (cudaMallocAsync): update the driver; in a virtual machine, use a whole GPU, passed "
+        "through or as a vGPU with unified memory enabled");
+  static_cast<void>(status == cudaSuccess ? cudaFreeAsync(memory, stream) : cudaGetLastError());
 }
 
 // The device is opened when something is first asked of it, and stays open.
@@ -55,6 +71,7 @@ struct Gpu {
     check_cuda(cudaDeviceGetAttribute(&shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                "cudaDeviceGetAttribute");
     check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    check_has_pools(device, stream);
     check_cuda(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
     uint64_t keep = UINT64_MAX;  // the pool gives nothing back between steps
     check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
@@ -78,11 +95,7 @@ void check_cuda(cudaError_t status, const char* what) {
                : "");
 }
 
-std::string model_name() {
-  cudaDeviceProp properties;
-  check_cuda(cudaGetDeviceProperties(&properties, gpu().device), "cudaGetDeviceProperties");
-  return properties.name;
-}
+std::string model_name() { return name_of(gpu().device); }
 
 cudaStream_t stream() { return OnStream::current() ? OnStream::current() : gpu().stream; }
 int64_t multiprocessors() { return gpu().multiprocessors; }

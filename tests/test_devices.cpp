@@ -80,6 +80,13 @@ TEST_CASE("--device: what is none, a GPU that is not there, one that is busy or 
   if (!cuda_is_emulated()) return;
   check_refused("cuda", "busy", "busy or unavailable");
   check_refused("cuda", "unsupported", "has compute capability 12.0, for which this build has no kernels");
+  for (const std::string fault : {"no-pools", "refused-pools"})
+    check_refused("cuda", fault,
+                  " has no memory pools (cudaMallocAsync): update the driver; in a virtual machine, use a whole GPU, "
+                  "passed through or as a vGPU with unified memory enabled; compute on the CPU");
+  setenv("SIMT_FAULT", "no-pools", 1);
+  succeed(box, copy_train + "--device auto --out run");
+  unsetenv("SIMT_FAULT");
 }
 
 TEST_CASE("a GPU that is lost during a run: its checkpoint is good, and the run goes on on the CPU") {

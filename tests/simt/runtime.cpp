@@ -67,6 +67,7 @@ namespace {
 
 using simt::enqueue;
 using simt::fail;
+using simt::fault;
 using simt::Work;
 
 constexpr size_t longest_queue = 1024;
@@ -98,12 +99,8 @@ std::map<const void*, size_t> dynamic_shared;  // by kernel: what cudaFuncSetAtt
 CUmemPoolHandle_st default_pool;
 cudaError_t last_error = cudaSuccess;
 
-// SIMT_FAULT: "unsupported" has no kernels for the device, "busy" is in use by another process, "lost:N" fails for good
-// with the N-th launch.
-std::string fault() {
-  const char* const text = std::getenv("SIMT_FAULT");
-  return text ? text : "";
-}
+// SIMT_FAULT: "unsupported" has no kernels for the device, "busy" is in use by another process, "no-pools" and
+// "refused-pools" cannot allocate in the order of a stream, "lost:N" fails for good with the N-th launch.
 bool is_lost() {
   static const size_t last = fault().starts_with("lost:") ? std::stoull(fault().substr(5)) : SIZE_MAX;
   return simt::launches() >= last;
@@ -322,6 +319,7 @@ constexpr ErrorWords errors[] = {
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {cudaErrorIllegalState, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
     {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
      "operation not permitted when stream is capturing"},
     {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
@@ -355,6 +353,11 @@ std::set<std::string>& launched() {
   };
   static Names names;
   return names;
+}
+
+std::string fault() {
+  const char* const text = std::getenv("SIMT_FAULT");
+  return text ? text : "";
 }
 
 size_t& launches() {
@@ -475,7 +478,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       *value = 0;
       break;
     case cudaDevAttrMemoryPoolsSupported:
-      *value = 1;
+      *value = fault() != "no-pools";
       break;
     default:
       fail("cudaDeviceGetAttribute: attribute %d has no value in the emulator", static_cast<int>(attribute));
@@ -546,6 +549,7 @@ cudaError_t cudaFree(void* memory) {
 // While capturing, the graph owns the memory, and its contents are undefined again at each launch.
 cudaError_t cudaMallocAsync(void** memory, size_t bytes, cudaStream_t stream) {
   *memory = nullptr;
+  if (fault() == "no-pools" || fault() == "refused-pools") return result(cudaErrorNotSupported);
   if (bytes == 0) return result(cudaSuccess);
   CUstream_st* s = at(stream);
   *memory = allocate(bytes, s->capture != nullptr);

@@ -1,6 +1,7 @@
 // Between runtime.cpp and cublas.cpp: putting work on a stream.
 #pragma once
 #include <functional>
+#include <string>
 
 #include "scheduler.h"
 
@@ -8,6 +9,9 @@ namespace simt {
 
 using Work = std::function<void()>;
 cudaError_t enqueue(cudaStream_t stream, Work work);
+
+// SIMT_FAULT in the environment, or "".
+std::string fault();
 
 // Fails unless they are null or device memory, in use.
 void require_device_memory(const std::vector<const void*>& pointers, const char* where);
