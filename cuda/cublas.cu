@@ -3,6 +3,8 @@
 //
 // Which of its kernels computes a product is asked once for each kind of product and kept, and the workspace has a
 // fixed size: so two runs take the same kernels and give the same bytes, and a product can be part of a captured graph.
+// It may choose a kernel for a product with an epilogue (bias, relu, sums of rows) that then refuses to run; that is
+// kept, too, and the caller does the epilogue with a kernel of ours.
 #include "cuda/cublas.h"
 
 #include <cublasLt.h>
@@ -123,13 +125,18 @@ class Plan {
 
   bool is_known() const { return is_known_; }  // to cuBLAS
 
-  void run(float* c, const float* a, const float* b, const ProductOptions& o) {
+  // Returns false, has done nothing, and is no longer known if cuBLAS refuses it.
+  bool run(float* c, const float* a, const float* b, const ProductOptions& o) {
     if (o.bias || o.row_sums) set_vector(o);
     const float none = 0;
-    check_cublas(cublasLtMatmul(library().handle, product_, &o.factor, b, left_.layout(), a, right_.layout(),
-                                o.added ? &o.added_factor : &none, o.added ? o.added : c, result_.layout(), c,
-                                result_.layout(), &algorithm_, library().workspace, workspace_bytes, stream()),
-                 "matrix product");
+    const cublasStatus_t status =
+        cublasLtMatmul(library().handle, product_, &o.factor, b, left_.layout(), a, right_.layout(),
+                       o.added ? &o.added_factor : &none, o.added ? o.added : c, result_.layout(), c, result_.layout(),
+                       &algorithm_, library().workspace, workspace_bytes, stream());
+    is_known_ = status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE &&
+                status != CUBLAS_STATUS_ARCH_MISMATCH;
+    if (is_known_) check_cublas(status, "matrix product");
+    return is_known_;
   }
 
  private:
@@ -152,9 +159,9 @@ class Plan {
 
 bool product(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
              bool transpose_b, const ProductOptions& options) {
-  const bool has_vector = options.bias || options.row_sums;
+  const bool has_epilogue = options.bias || options.relu || options.row_sums;
   if (m == 0 || n == 0 || k == 0) {
-    if (has_vector || options.relu) return false;
+    if (has_epilogue) return false;
     check(!options.added || options.added == c, "matrix product: nothing to add to another matrix");
     if (!options.added && m * n > 0)
       check_cuda(cudaMemsetAsync(c, 0, static_cast<size_t>(options.batch * m * n) * sizeof(float), stream()),
@@ -186,13 +193,15 @@ bool product(float* c, const float* a, const float* b, int64_t m, int64_t n, int
   auto plan = plans.find(kind);
   if (plan == plans.end())
     plan = plans.emplace(kind, Plan(m, n, k, transpose_a, transpose_b, options, alignments)).first;
-  check(plan->second.is_known() || has_vector, "matrix product: cuBLAS cannot multiply [", m, ",", k, "] and [", k, ",",
-        n, "]");
-  if (!plan->second.is_known()) return false;
-  const cudaEvent_t begin = begin_timing();
-  plan->second.run(c, a, b, options);
-  end_timing("product", begin);
-  return true;
+  if (plan->second.is_known()) {
+    const cudaEvent_t begin = begin_timing();
+    const bool done = plan->second.run(c, a, b, options);
+    end_timing(done ? "product" : "product whose epilogue cuBLAS refused", begin);
+    if (done) return true;
+  }
+  check(has_epilogue, "matrix product: cuBLAS cannot multiply [", m, ",", k, "] and [", k, ",", n,
+        "] on this GPU; compute with another --precision, or on the CPU with --device cpu");
+  return false;
 }
 
 }  // namespace runnel::cuda

@@ -316,6 +316,38 @@ TEST_CASE(
   CHECK_FALSE(contains(result.err, "outside of kernels"));
 }
 
+TEST_CASE(
+    "products whose epilogue cuBLAS refuses: training goes on, each kind is tried once, the profile says so once") {
+  if (!cuda_is_emulated()) return;
+  const Sandbox box;
+  const std::string train = copy_train + "--dropout 0 --steps 3 --device cuda --out ";
+  succeed(box, train + "fused");
+  const auto with_fault = [&](const std::string& fault, const std::string& profile, const std::string& out) {
+    setenv("SIMT_FAULT", fault.c_str(), 1);
+    setenv("RUNNEL_PROFILE", profile.c_str(), 1);
+    const Result result = box.run(train + out);
+    unsetenv("RUNNEL_PROFILE");
+    unsetenv("SIMT_FAULT");
+    return result;
+  };
+  CHECK(with_fault("refused-epilogues", "0", "graph").status == 0);
+  const Result result = with_fault("refused-epilogues", "1", "single");
+  CHECK(result.status == 0);
+  CHECK_LE(distance(losses(box.folder / "graph"), losses(box.folder / "fused")), 1e-6);
+  CHECK(read(box.folder / "graph" / "last.safetensors") == read(box.folder / "single" / "last.safetensors"));
+  std::vector<int64_t> refused;  // calls, in each of the profile's lines about it
+  for (const std::string& line : split(result.err, '\n'))
+    if (line.starts_with("product whose epilogue cuBLAS refused ")) refused.push_back(std::stoll(line.substr(40)));
+  REQUIRE(refused.size() == 1);
+  CHECK(refused[0] >= 3);   // bias, bias and relu, the bias' gradient
+  CHECK(refused[0] <= 20);  // kinds of product: each was tried once in three steps
+  CHECK_FALSE(contains(box.run(train + "--overwrite fused").err, "refused"));
+
+  const Result plain = with_fault("refused-products", "0", "plain");
+  CHECK(plain.status == 1);
+  CHECK(contains(plain.err, "on this GPU; compute with another --precision, or on the CPU with --device cpu"));
+}
+
 TEST_CASE("kernel_time counts the kernels of some work, device_seconds takes as long as all of it") {
   for (const Device device : devices()) {
     const Tensor x = random_tensor(Shape{100, 100}, 1).to(device);

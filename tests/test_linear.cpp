@@ -1,4 +1,5 @@
 #include "engine/numerics.h"
+#include "engine/replay.h"
 #include "tests/check.h"
 
 using namespace runnel;
@@ -77,6 +78,44 @@ TEST_CASE("linear: with no input numbers the output is activation(b), with none 
     Tape third;
     CHECK(third.backward(sum(linear(wide, nothing, {}))).of(wide).to_vector() == std::vector<float>(12, 0));
   }
+}
+
+// The sizes are this test's own: cuBLAS keeps what it has learnt of a kind of product.
+TEST_CASE(
+    "linear: where cuBLAS refuses a product with bias or relu, it and its gradients are the same, also in a graph") {
+  if (!cuda_is_emulated()) return;
+  setenv("SIMT_FAULT", "refused-epilogues", 1);
+  const int64_t rows = 37, out = 43, in = 41;
+  for (const Activation activation : {Activation::none, Activation::relu})
+    for (const bool bias : {true, false}) {
+      CAPTURE(bias);
+      std::vector<std::vector<double>> expected;
+      for (const Device device : {Device::cpu, Device::cuda}) {
+        Tensor x = random_tensor(Shape{rows, in}, 1, -1, 1, device),
+               w = random_tensor(Shape{out, in}, 2, -1, 1, device);
+        Tensor b = bias ? random_tensor(Shape{out}, 3, -1, 1, device) : Tensor();
+        const Tensor dy = random_tensor(Shape{rows * out, 1}, 4, -1, 1, device);
+        std::vector<Tensor> copies{Tensor(Shape{rows, out}, device)};
+        for (Tensor* leaf : {&x, &w, &b})
+          if (*leaf) copies.emplace_back(leaf->set_wants_grad().shape(), device);
+        Replay replay(device, [&] {
+          Tape tape;
+          const Tensor y = linear(x, w, b, activation);
+          const Gradients g = tape.backward(matmul(reshape(y, Shape{1, y.size()}), dy));
+          std::vector<Tensor> made{y, g.of(x), g.of(w)};
+          if (b) made.push_back(g.of(b));
+          for (size_t i = 0; i < made.size(); ++i)
+            copy(copies[i].data(), device, made[i].data(), device, static_cast<size_t>(made[i].size()) * sizeof(float));
+        });
+        for (int run = 0; run < 3; ++run) {  // the first is not a graph
+          replay.run();
+          if (expected.empty())
+            for (const Tensor& copied : copies) expected.push_back(doubles(copied));
+          for (size_t i = 0; i < copies.size(); ++i) check_close(copies[i], expected[i], rounding);
+        }
+      }
+    }
+  unsetenv("SIMT_FAULT");
 }
 
 TEST_CASE("linear's gradients") {

@@ -4,7 +4,8 @@
 // seed in two halves, since cuBLAS may split k, too. A workspace holds NaN afterwards.
 //
 // An algorithm remembers what it was asked for with: operands that start elsewhere, or a smaller workspace, are errors.
-// With one seed of three there are none that add a bias or sum up rows, as for some shapes and GPUs.
+// With one seed of three there are none that add a bias or sum up rows, as for some shapes and GPUs. SIMT_FAULT: with
+// "refused-epilogues" those are found and then refuse to run, with "refused-products" all do.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -217,7 +218,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulHeuristicResult_t results[], int* found) {
   *found = 0;
   if (wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
-  if (has_vector(content<Description>(description)) && simt::seed() % 3 == 2) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (has_vector(content<Description>(description)) && simt::seed() % 3 == 2 && simt::fault() != "refused-epilogues")
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   results[0] = {};
   content<Preference>(&results[0].algo) = content<Preference>(preference);
   results[0].workspaceSize = content<Preference>(preference).workspace;
@@ -267,6 +269,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
     default:
       return CUBLAS_STATUS_NOT_SUPPORTED;
   }
+  if (simt::fault() == "refused-products" ||
+      (simt::fault() == "refused-epilogues" && p.how.epilogue != CUBLASLT_EPILOGUE_DEFAULT))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   const Preference& promised = content<Preference>(algorithm);
   const void* const operands[] = {a, b, c, d};
   for (int i = 0; i < 4; ++i)
