@@ -136,7 +136,7 @@ def attention(o):
     for length in o.lengths:
         with tempfile.TemporaryDirectory() as folder:
             rows = runnel(o, 'attention', '--attention', 'linear,softmax', '--batch', str(o.batch), '--heads', str(o.heads),
-                          '--head-dim', str(o.head_dim), '--shortest', str(length), '--longest', str(length), '--out', folder)
+                          '--head-dim', str(o.head_dim), '--lengths', str(length), '--out', folder)
         ours = {row['method']: row['ms/sample'] * o.batch for row in rows}
         if 'linear' not in ours or 'softmax' not in ours:
             sys.exit(f'gpu_peers.py: length {length} takes Runnel too long or too much memory; give shorter --lengths')

@@ -548,9 +548,11 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"mnist sample --temperature 0", "--temperature: 0 is not a number"},
       {"mnist complete --ways 0", "--ways: 0 is not a number"},
       {"mnist complete --keep -1", "--keep: -1 is not a number"},
-      {"bench attention --longest 0", "--longest: 0 is not a number"},
+      {"bench attention --lengths 64,0", "--lengths: 0 is not a number from 1 to 16777216"},
+      {"bench attention --lengths 64,x", "--lengths: x is not a whole number from 1 to 16777216"},
       {"bench attention --head-dim 0", "--head-dim: 0 is not a number"},
-      {"bench attention --shortest 9 --longest 8", "--shortest 9 is above --longest 8"},
+      {"bench attention --longest 8", "\"runnel bench attention\" has no flag --longest"},
+      {"bench attention --attention linear,fast", "--attention: fast is not one of linear, softmax, "},
       {"bench attention --buckets 3", "--buckets 3 is odd"},
       {"bench ladder --batch 2", "--batch 2 needs --length, too"},
       {"bench ladder --heads 0", "--heads: 0 is not a number"},
@@ -558,6 +560,8 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"bench training --runs 0", "--runs: 0 is not a number"},
       {"bench training --attention fast", "--attention: fast is not one of linear, softmax, lsh, performer"},
       {"bench generation --images faces", "--images: faces is not one of mnist, cifar10"},
+      {"bench generation --method linear,fast",
+       "--method: fast is not one of softmax, stateful-softmax, lsh-1, lsh-4, linear, linear-bf16-state"},
       {"bench convergence --preset large", "--preset: large is not one of paper, small, tiny"},
       {"copy train --attention lsh --buckets 7 --out x", "--buckets 7 is odd"},
       {"check --unknown", "--unknown"},
@@ -633,7 +637,7 @@ TEST_CASE("check: the forms agree") {
 TEST_CASE("bench attention: a table with a line on the machine and the paper's column") {
   const Sandbox box;
   const std::string bench =
-      "bench attention --shortest 16 --longest 64 --heads 1 --head-dim 4 --runs 1 --threads 1 --limit 1000 --out "
+      "bench attention --lengths 64,16,32 --heads 1 --head-dim 4 --runs 1 --threads 1 --limit 1000 --out "
       "tables";
   const Result result = succeed(box, bench);
   for (const std::string words : {"linear: time grows as L^", "lsh-8: time grows as L^", "tables/attention.csv"})
@@ -646,6 +650,19 @@ TEST_CASE("bench attention: a table with a line on the machine and the paper's c
     if (kind->causal) methods += std::max<int64_t>(1, std::ssize(kind->variants));
   CHECK(std::count(csv.begin(), csv.end(), '\n') == 2 + methods * 3);
   CHECK(contains(succeed(box, bench + " --limit 0").out, "softmax from L = 32 on: left out, 0 s are above --limit"));
+}
+
+TEST_CASE("bench generation: without softmax among the methods there is no ratio to it, but to the paper's") {
+  const Sandbox box;
+  const std::string out =
+      succeed(box, "bench generation --method linear --runs 1 --limit 1 --threads 1 --out tables").out;
+  CHECK_FALSE(contains(out, "recomputes the prefix"));
+  const auto rows = split(read(box.folder / "tables" / "generation-mnist.csv"), '\n');
+  REQUIRE(rows.size() == 3);
+  const auto cells = split(rows[2], ',');
+  CHECK(cells[0] == "linear");
+  for (const size_t here : {3, 7}) CHECK(cells[here] == "-");
+  for (const size_t paper : {4, 5, 8, 9, 10}) CHECK(std::stod(cells[paper]) > 0);
 }
 
 TEST_CASE("bench reading: images/s of the sets that are there") {

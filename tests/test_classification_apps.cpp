@@ -161,7 +161,7 @@ TEST_CASE("classification: what cannot be is one sentence") {
                {"text train --data texts --pool max", 2, "--pool: max is not one of mean, cls"},
                {"text predict", 2, "--model is needed"},
                {"image predict --model missing", 1, "there is no file missing"},
-               {"bench lra --attention linear,none", 2, "--attention none is not one of"},
+               {"bench lra --attention linear,none", 2, "--attention: none is not one of"},
                {"bench lra --task text --generated 200", 2, "--generated: the samples of text cannot be chosen"},
                {"bench lra --task copy", 2, "--task: copy is not one of"}};
   for (const auto& c : cases) {

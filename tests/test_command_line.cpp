@@ -178,7 +178,7 @@ TEST_CASE("--json: one object on standard output and nothing else") {
   const auto checked = object("check --threads 2");
   CHECK(checked["kept"] == true);
   CHECK(checked["checks"].size() > 20);
-  const auto timed = object("bench attention --shortest 16 --longest 32 --heads 1 --head-dim 4 --runs 1 --out tables");
+  const auto timed = object("bench attention --lengths 16,32 --heads 1 --head-dim 4 --runs 1 --out tables");
   size_t methods = 0;
   for (const AttentionKind* kind : attention_kinds())
     if (kind->causal) methods += std::max<size_t>(1, kind->variants.size());

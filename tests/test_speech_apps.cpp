@@ -111,7 +111,7 @@ TEST_CASE("bench speech: updates over the length, and audio as it comes") {
   const auto rows = split(read(box.folder / "out" / "speech-stream.csv"), '\n');
   REQUIRE(rows.size() == 6);
   CHECK(split(rows[2], ',').back() == split(rows[5], ',').back());  // the size of the state
-  check_refused(box.run("bench speech --systems tape"), 2, "--systems tape is not one of linear, ");
+  check_refused(box.run("bench speech --systems tape"), 2, "--systems: tape is not one of linear, ");
   check_refused(box.run(bench + "--frames 100"), 2, "--frames 100: give 800 or more");
   check_refused(box.run(bench + "--stream 15"), 2, "--stream 15: give 16 seconds or more");
   check_refused(box.run(bench + "--stream 16 --frames 800"), 2, "--frames and --stream are two measurements");

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
-#include <sstream>
 
 #include "apps/bench/bench.h"
 #include "engine/check.h"
@@ -17,8 +17,7 @@ namespace {
 struct AttentionOptions : BenchOptions {
   int64_t heads = 8;
   int64_t head_dim = 32;
-  int64_t shortest = 512;
-  int64_t longest = 65536;
+  std::string lengths = "512,1024,2048,4096,8192,16384,32768,65536";
   int64_t batch = 0;
   std::string attention;
   AttentionConfig values = {};  // of all kinds' own settings
@@ -32,9 +31,8 @@ struct AttentionOptions : BenchOptions {
             BenchOptions::list(),
             {{"heads", &heads, in_range(1, 1024), "heads"},
              {"head-dim", &head_dim, in_range(1, 256), "E = M"},
-             {"shortest", &shortest, in_range(1, 1 << 24), "the first length; each is twice the one before"},
-             {"longest", &longest, in_range(1, 1 << 24), "no length is above this"},
-             {"batch", &batch, in_range(0, 1 << 20), "sequences; 0: as many as have --longest positions together"},
+             {"lengths", &lengths, {}, "lengths of sequences, separated by commas"},
+             {"batch", &batch, in_range(0, 1 << 20), "sequences; 0: as many as have the longest's positions together"},
              {"attention",
               &attention,
               {},
@@ -58,11 +56,14 @@ struct Method {
 // Every variant of every kind that has the form, or those that --attention names.
 std::vector<Method> methods_of(const AttentionOptions& o) {
   std::vector<Method> all, chosen;
-  Choices names;
+  Choices names, kinds;  // kinds: of several variants
   for (const AttentionKind* kind : attention_kinds()) {
     if (o.full ? !kind->full : !kind->causal) continue;
     std::vector<AttentionKind::Variant> variants = kind->variants;
-    if (variants.empty()) variants.push_back({kind->name, {}});
+    if (variants.empty())
+      variants.push_back({kind->name, {}});
+    else
+      kinds.push_back(kind->name);
     for (const AttentionKind::Variant& variant : variants) {
       Method& method = all.emplace_back(Method{variant.name, {kind->name, o.values.values}});
       for (const auto& [name, value] : variant.values) method.config.values[name] = value;
@@ -70,14 +71,10 @@ std::vector<Method> methods_of(const AttentionOptions& o) {
     }
   }
   if (o.attention.empty()) return all;
-  std::istringstream words(o.attention);
-  for (std::string word; std::getline(words, word, ',');) {
-    const size_t before = chosen.size();
-    for (const Method& method : all)
-      if (method.name == word || method.config.kind == word) chosen.push_back(method);
-    check<UsageError>(chosen.size() > before, "--attention ", excerpt(word), " is not one of ",
-                      one_of(names).description());
-  }
+  names.insert(names.end(), kinds.begin(), kinds.end());
+  for (const std::string& word : chosen_words("attention", o.attention, names))
+    std::copy_if(all.begin(), all.end(), std::back_inserter(chosen),
+                 [&](const Method& method) { return method.name == word || method.config.kind == word; });
   return chosen;
 }
 
@@ -114,6 +111,25 @@ double growth(const Curve& curve, double PerSample::*what) {
   return (n * xy - x * y) / (n * xx - x * x);
 }
 
+// A length that is not measured yet: seconds and bytes grow as between the last two, and no less than in proportion,
+// but at most as the square, since timings of short lengths are noisy.
+PerSample foreseen(const Curve& known, double length) {
+  const auto& [last_length, last] = known.back();
+  const auto grown = [&, ratio = length / last_length](double PerSample::*what) {
+    const double exponent = known.size() > 1 ? growth({known.end() - 2, known.end()}, what) : 1;
+    return last.*what * std::pow(ratio, std::clamp(exponent, 1.0, 2.0));
+  };
+  return {grown(&PerSample::seconds), grown(&PerSample::bytes)};
+}
+
+// Shorter lengths, from which to foresee what the first one takes, if its weights would be 2 GB or more.
+std::vector<int64_t> lengths_before(int64_t first, int64_t batch, int64_t heads) {
+  std::vector<int64_t> before;
+  if (batch * heads * first >= (int64_t{1} << 29) / first)
+    for (int64_t length = 64; length < first; length *= 4) before.push_back(length);
+  return before;
+}
+
 // Where two curves meet, on straight lines in the logarithms between two lengths.
 double meeting(double l0, double l1, double a0, double b0, double a1, double b1) {
   const double before = std::log(a0 / b0), after = std::log(a1 / b1);
@@ -121,7 +137,9 @@ double meeting(double l0, double l1, double a0, double b0, double a1, double b1)
 }
 
 int bench_attention(AttentionOptions& o) {
-  check<UsageError>(o.shortest <= o.longest, "--shortest ", o.shortest, " is above --longest ", o.longest);
+  std::vector<int64_t> lengths = chosen_numbers("lengths", o.lengths, in_range(1, 1 << 24));
+  std::sort(lengths.begin(), lengths.end());
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
   const std::vector<Method> methods = methods_of(o);
   for (const Method& method : methods)  // before anything is written
     make_attention(method.config, o.shape(1), {Key{5}}, Device::cpu);
@@ -131,40 +149,39 @@ int bench_attention(AttentionOptions& o) {
     const auto found = longest.find(name);
     return found == longest.end() ? 0 : found->second;
   };
-  const auto batch_of = [&o](int64_t length) { return o.batch ? o.batch : std::max<int64_t>(1, o.longest / length); };
+  const auto batch_of = [&](int64_t length) {
+    return o.batch ? o.batch : std::max<int64_t>(1, lengths.back() / length);
+  };
 
   fmt::print("{} attention, forward and backward, H {}, E = M = {}; paper: whether figure 1 has it (11 GB)\n",
              o.full ? "full" : "causal", o.heads, o.head_dim);
-  int64_t lengths = 0;
-  for (int64_t length = o.shortest; length <= o.longest; length *= 2) ++lengths;
   Table table(o, "attention", {"method", "L", "batch", "ms/sample", "MB/sample", "paper"},
-              lengths * std::ssize(methods));
-  int64_t first = o.shortest;  // shorter lengths are only measured to foresee what the first row takes
-  while (first > 64 && first % 2 == 0) first /= 2;
+              std::ssize(lengths) * std::ssize(methods));
+  std::vector<int64_t> measured = lengths_before(lengths[0], batch_of(lengths[0]), o.heads);
+  measured.insert(measured.end(), lengths.begin(), lengths.end());
+  AttentionOptions once = o;
+  once.runs = 1;
   std::vector<Curve> curves;
   for (const Method& method : methods) {
     Curve& curve = curves.emplace_back();
     Curve known;
-    for (int64_t length = first; length <= o.longest; length *= 2) {
-      const int64_t batch = batch_of(length);
-      if (!known.empty()) {  // time grows as before, memory at least twofold
-        const PerSample& last = known.back().second;
-        const double factor = known.size() > 1 ? last.seconds / known[known.size() - 2].second.seconds : 2;
-        const double seconds = last.seconds * std::max(factor, 1.0) * static_cast<double>(batch);
-        const double bytes = 2 * last.bytes * static_cast<double>(batch);
-        const bool fits = bytes < static_cast<double>(free_memory(o.where()));
+    for (const int64_t length : measured) {
+      const bool is_row = length >= lengths[0];
+      const int64_t batch = is_row ? batch_of(length) : 1;
+      if (!known.empty()) {
+        const PerSample sample = foreseen(known, static_cast<double>(length));
+        const double seconds = sample.seconds * static_cast<double>(batch);
+        const bool fits = sample.bytes * static_cast<double>(batch) < static_cast<double>(free_memory(o.where()));
         if (seconds > o.limit || !fits) {
           table.note(
-              fmt::format("{} from L = {} on: left out, {}", method.name, std::max(length, o.shortest),
+              fmt::format("{} from L = {} on: left out, {}", method.name, std::max(length, lengths[0]),
                           fits ? fmt::format("{:.0f} s are above --limit", seconds) : "it does not fit into memory"));
           break;
         }
       }
-      AttentionOptions once = o;
-      if (length < o.shortest) once.runs = 1;
-      const PerSample sample = measure(once, method, length, batch);
+      const PerSample sample = measure(is_row ? o : once, method, length, batch);
       known.emplace_back(static_cast<double>(length), sample);
-      if (length < o.shortest) continue;
+      if (!is_row) continue;
       curve.emplace_back(static_cast<double>(length), sample);
       table.row({method.name, std::to_string(length), std::to_string(batch),
                  fmt::format("{:.3f}", 1e3 * sample.seconds), fmt::format("{:.2f}", sample.bytes / 1e6),
@@ -178,8 +195,8 @@ int bench_attention(AttentionOptions& o) {
                              growth(curves[i], &PerSample::seconds), growth(curves[i], &PerSample::bytes),
                              curves[i].front().first, curves[i].back().first));
 
-  // Where linear attention becomes faster than softmax: downwards from --shortest, if it is faster there already; else
-  // upwards through the table.
+  // Where linear attention becomes faster than softmax: downwards from the first length, if it is faster there already;
+  // else upwards through the table.
   const auto index_of = [&](const char* name) {
     for (size_t i = 0; i < methods.size(); ++i)
       if (methods[i].name == name) return i;
@@ -191,8 +208,8 @@ int bench_attention(AttentionOptions& o) {
       if (static_cast<int64_t>(l) == length) return sample.seconds;
     return measure(o, methods[method], length, batch_of(length)).seconds;
   };
-  if (linear < methods.size() && softmax < methods.size()) {
-    const size_t both = std::min(curves[linear].size(), curves[softmax].size());
+  const auto rows_of = [&](size_t method) { return method < methods.size() ? curves[method].size() : 0; };
+  if (const size_t both = std::min(rows_of(linear), rows_of(softmax))) {
     int64_t faster = 0;  // the shortest known length at which linear attention is
     for (size_t i = both; i-- > 0;)
       if (curves[linear][i].second.seconds < curves[softmax][i].second.seconds)

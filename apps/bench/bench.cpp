@@ -70,17 +70,27 @@ double trained_rate(const std::filesystem::path& run) {
   return rates.empty() ? 0 : median(rates);
 }
 
-std::vector<std::string> chosen_attention(const std::string& names, bool causal) {
-  const Choices known = attention_names(causal);
-  if (names.empty()) return known;
-  std::vector<std::string> chosen;
-  std::istringstream words(names);
+namespace {
+
+template <class T>
+std::vector<T> values_in(const std::string& flag, const std::string& list, const Allowed& allowed) {
+  std::vector<T> values;
+  std::istringstream words(list);
   for (std::string word; std::getline(words, word, ',');) {
-    check<UsageError>(std::find(known.begin(), known.end(), word) != known.end(), "--attention ", excerpt(word),
-                      " is not one of ", one_of(known).description());
-    chosen.push_back(word);
+    const std::string problem = set_value({flag, &values.emplace_back(), allowed, ""}, word);
+    check<UsageError>(problem.empty(), "--", flag, ": ", problem);
   }
-  return chosen;
+  return values;
+}
+
+}  // namespace
+
+std::vector<std::string> chosen_words(const std::string& flag, const std::string& list, const Choices& known) {
+  return list.empty() ? known : values_in<std::string>(flag, list, known);
+}
+
+std::vector<int64_t> chosen_numbers(const std::string& flag, const std::string& list, const Allowed& allowed) {
+  return values_in<int64_t>(flag, list, allowed);
 }
 
 Tensor uniform(Shape shape, Key key, Device device) {

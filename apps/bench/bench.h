@@ -50,8 +50,10 @@ AutoregressiveConfig paper_image_model(const std::string& images);
 // Tokens per second of a run: the median over the rows of its metrics.csv.
 double trained_rate(const std::filesystem::path& run);
 
-// Kinds of attention with this form, from names separated by commas; all if there is no name. Throws UsageError.
-std::vector<std::string> chosen_attention(const std::string& names, bool causal);
+// What a flag lists, separated by commas. Throws UsageError for a word that is not known or a number out of range. An
+// empty list is all words that are known.
+std::vector<std::string> chosen_words(const std::string& flag, const std::string& list, const Choices& known);
+std::vector<int64_t> chosen_numbers(const std::string& flag, const std::string& list, const Allowed& allowed);
 
 // Numbers in [-1, 1).
 Tensor uniform(Shape shape, Key key, Device device);

@@ -47,7 +47,7 @@ int bench_convergence(ConvergenceOptions& options) {
       *std::find_if(all.begin(), all.end(), [&](const CopySettings& s) { return s.preset == options.preset; });
   std::string series, losses;
   nlohmann::json rows = nlohmann::json::array();
-  for (const std::string& name : chosen_attention(options.attention, true)) {
+  for (const std::string& name : chosen_words("attention", options.attention, attention_names(true))) {
     CopySettings settings = preset;
     static_cast<RuntimeOptions&>(settings) = options;
     settings.model.encoder.attention.kind = name;

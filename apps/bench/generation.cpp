@@ -18,8 +18,11 @@ AutoregressiveConfig paper_image_model(const std::string& images) {
 
 namespace {
 
+Choices method_names();
+
 struct GenerationOptions : BenchOptions {
   std::string images = "mnist";
+  std::string method;
   int64_t positions = 8;
   double limit = 60;
 
@@ -28,6 +31,10 @@ struct GenerationOptions : BenchOptions {
     return extended(
         BenchOptions::list(),
         {{"images", &images, one_of({"mnist", "cifar10"}), "the paper's model of these images"},
+         {"method",
+          &method,
+          {},
+          "methods separated by commas, of " + one_of(method_names()).description() + "; default: all"},
          {"positions", &positions, in_range(1, 783), "timed positions of methods that recompute the prefix at each"},
          {"limit", &limit, in_range(1, 1e6), "seconds: a batch that would take longer is not tried"}});
   }
@@ -97,16 +104,31 @@ std::vector<int64_t> counts(const GenerationOptions& o, const Row& row) {
   return row.incremental ? std::vector<int64_t>{1, 64, 1024, 4096, 16384} : std::vector<int64_t>{1, 64};
 }
 
+Choices method_names() {
+  Choices names;
+  for (const Row& row : rows()) names.push_back(row.name);
+  return names;
+}
+
+// Those that --method names, in the table's order.
+std::vector<Row> chosen_rows(const GenerationOptions& o) {
+  const std::vector<std::string> words = chosen_words("method", o.method, method_names());
+  std::vector<Row> chosen = rows();
+  std::erase_if(chosen, [&](const Row& row) { return std::find(words.begin(), words.end(), row.name) == words.end(); });
+  return chosen;
+}
+
 int bench_generation(GenerationOptions& o) {
+  const std::vector<Row> chosen = chosen_rows(o);
   const AutoregressiveConfig config = paper_image_model(o.images);
   fmt::print("images of {} bytes, {} layers; paper: images/s on its GPU, seconds for one on its CPU and GPU\n",
              config.max_length + 1, config.encoder.layers);
   Table table(o, "generation-" + o.images,
               {"method", "at once", "images/s", "x softmax", "paper", "x softmax", "one, s", "x softmax", "paper CPU",
                "x softmax", "paper GPU"},
-              std::ssize(rows()));
+              std::ssize(chosen));
   double rate_of_softmax = 0, one_of_softmax = 0;
-  for (const Row& row : rows()) {
+  for (const Row& row : chosen) {
     AutoregressiveConfig own = config;
     own.encoder.attention = {row.kind, row.values};
     if (row.kind == "lsh") own.encoder.attention.values["chunk"] = int64_t{o.images == "mnist" ? 29 : 37};
@@ -132,21 +154,24 @@ int bench_generation(GenerationOptions& o) {
           (row.incremental ? 1 : static_cast<double>(o.positions) / static_cast<double>(config.max_length));
       if (next > o.limit) break;
     }
-    if (rate_of_softmax == 0) rate_of_softmax = rate, one_of_softmax = one;
+    if (row.name == "softmax") rate_of_softmax = rate, one_of_softmax = one;
+    const bool has_softmax = rate_of_softmax > 0;
     const PaperRow &paper = o.images == "mnist" ? row.mnist : row.cifar10,
                    &paper_softmax = o.images == "mnist" ? rows()[0].mnist : rows()[0].cifar10;
     table.row({row.name + (row.incremental ? "" : "*"), std::to_string(best), fmt::format("{:.3g}", rate),
-               fmt::format("{:.1f}", rate / rate_of_softmax), fmt::format("{:.3g}", paper.images_per_second),
+               has_softmax ? fmt::format("{:.1f}", rate / rate_of_softmax) : "-",
+               fmt::format("{:.3g}", paper.images_per_second),
                fmt::format("{:.1f}", paper.images_per_second / paper_softmax.images_per_second),
-               fmt::format("{:.3g}", one), fmt::format("{:.3f}", one / one_of_softmax),
+               fmt::format("{:.3g}", one), has_softmax ? fmt::format("{:.3f}", one / one_of_softmax) : "-",
                fmt::format("{:.1f}", paper.cpu_seconds),
                fmt::format("{:.3f}", paper.cpu_seconds / paper_softmax.cpu_seconds),
                fmt::format("{:.1f}", paper.gpu_seconds)});
   }
-  fmt::print(
-      "* recomputes the prefix at each byte; extrapolated from {} of the {} positions, in the middle of equal "
-      "parts\n",
-      o.positions, config.max_length);
+  if (std::any_of(chosen.begin(), chosen.end(), [](const Row& row) { return !row.incremental; }))
+    fmt::print(
+        "* recomputes the prefix at each byte; extrapolated from {} of the {} positions, in the middle of equal "
+        "parts\n",
+        o.positions, config.max_length);
   plot(table.file(".png"), "set title 'generation, " + o.images +
                                "'; set style data histograms; set style fill solid 0.8; set logscale y; "
                                "set ylabel 'images/s'; set key left top; plot " +

@@ -80,7 +80,7 @@ int bench_lra(ArenaOptions& o) {
                      [&](const auto* d) { return d->name == o.task; });
   const auto column =
       static_cast<size_t>(std::find(std::begin(arena_tasks), std::end(arena_tasks), o.task) - std::begin(arena_tasks));
-  const std::vector<std::string> kinds = chosen_attention(o.attention, false);
+  const std::vector<std::string> kinds = chosen_words("attention", o.attention, attention_names(false));
   const std::vector<ClassificationSettings> presets = classification_presets(dataset);
   ClassificationSettings base =
       *std::find_if(presets.begin(), presets.end(), [&](const auto& s) { return s.preset == o.preset; });

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <sstream>
 
 #include "apps/bench/bench.h"
 #include "apps/training/updater.h"
@@ -41,20 +40,6 @@ struct SpeechBenchOptions : BenchOptions {
                       "time causal models on so many seconds of audio as it comes instead; 0: train"}});
   }
 };
-
-std::vector<std::string> chosen_systems(const std::string& names) {
-  Choices known = attention_names(false);
-  known.push_back("bilstm");
-  std::vector<std::string> systems;
-  std::istringstream words(names);
-  for (std::string word; std::getline(words, word, ',');) {
-    check<UsageError>(std::find(known.begin(), known.end(), word) != known.end(), "--systems ", excerpt(word),
-                      " is not one of ", one_of(known).description());
-    systems.push_back(word);
-  }
-  check<UsageError>(!systems.empty(), "--systems names none");
-  return systems;
-}
 
 // Table 3: phone error rate on the validation set in per cent, and seconds of an epoch.
 struct PublishedSpeech {
@@ -188,7 +173,9 @@ int time_streams(const SpeechBenchOptions& o, const std::vector<std::string>& sy
 }
 
 int bench_speech(SpeechBenchOptions& o) {
-  const std::vector<std::string> systems = chosen_systems(o.systems);
+  Choices known = attention_names(false);
+  known.push_back("bilstm");
+  const std::vector<std::string> systems = chosen_words("systems", o.systems, known);
   check<UsageError>(!o.stream || o.stream >= 16, "--stream ", o.stream, ": give 16 seconds or more");
   check<UsageError>(!o.frames || o.frames >= 800, "--frames ", o.frames, ": give 800 or more");
   check<UsageError>(!o.frames || !o.stream, "--frames and --stream are two measurements: give one");
