@@ -1,6 +1,7 @@
 // NCCL between processes that each have an emulated GPU: what cuda/communicator.cu calls, over Unix sockets. Operations
 // are work on a stream like kernels, and block when it runs; so a process that waits for its stream without having put
-// there what others wait for blocks, as a GPU would.
+// there what others wait for blocks, as a GPU would. Whether an operation is part of a graph must be the same on both
+// sides, and so must the capture that it stems from.
 #include <nccl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -23,7 +24,8 @@
 
 struct ncclComm {
   int rank, size;
-  std::vector<int> sockets;  // to each rank; -1 to itself
+  std::vector<int> sockets;              // to each rank; -1 to itself
+  std::vector<uint64_t> sent, received;  // operations that were issued to and from each rank
   std::atomic<bool> has_lost_another = false;
   ~ncclComm() {
     for (const int socket : sockets)
@@ -88,11 +90,37 @@ bool connect_all(ncclComm& comm, const ncclUniqueId& id) {
 
 // --- moving bytes ---
 
+// How an operation was issued. A graph repeats it at each launch.
+struct Origin {
+  uint64_t number;  // of those that send to that rank
+  uint64_t is_captured;
+};
+
 struct Part {  // of what is sent or received
   int peer;
   char* bytes;
   size_t count;
+  Origin origin;
 };
+
+Origin sends(ncclComm& comm, int peer, cudaStream_t stream) {
+  return {comm.sent[static_cast<size_t>(peer)]++, simt::is_capturing(stream)};
+}
+Origin receives(ncclComm& comm, int peer, cudaStream_t stream) {
+  return {comm.received[static_cast<size_t>(peer)]++, simt::is_capturing(stream)};
+}
+
+void check_origins(const ncclComm& comm, int peer, Origin there, Origin here) {
+  const auto words = [](const Origin& origin) { return origin.is_captured ? "in a graph" : "outside of a graph"; };
+  if (there.is_captured != here.is_captured)
+    fail("NCCL: rank %d sends %s what rank %d receives %s; all ranks must capture an operation, or none", peer,
+         words(there), comm.rank, words(here));
+  if (there.number != here.number)
+    fail(
+        "NCCL: rank %d sends operation %zu to rank %d, which receives operation %zu; all ranks must launch the graphs "
+        "of one capture",
+        peer, size_t{there.number}, comm.rank, size_t{here.number});
+}
 
 // A GPU waits for ever for one that is gone.
 [[noreturn]] void wait_for_ever(ncclComm& comm) {
@@ -100,31 +128,36 @@ struct Part {  // of what is sent or received
   for (;;) pause();
 }
 
-// All parts at once, each with its number of bytes before it. All processes list the parts between two of them in the
-// same order.
+// All parts at once, each with its origin and its number of bytes before it. All processes list the parts between two
+// of them in the same order.
 void transfer(ncclComm& comm, const std::vector<Part>& sent, const std::vector<Part>& received) {
   struct Way {
     Part part;
     bool is_sent;
-    uint64_t announced;
-    size_t done = 0;  // bytes, of the number first
+    struct {
+      Origin origin;
+      uint64_t count;
+    } announced;
+    size_t done = 0;  // bytes, of what is announced first
     size_t size() const { return sizeof announced + part.count; }
   };
   std::vector<Way> ways;
-  for (const Part& part : sent) ways.push_back({part, true, part.count});
-  for (const Part& part : received) ways.push_back({part, false, 0});
+  for (const Part& part : sent) ways.push_back({part, true, {part.origin, part.count}});
+  for (const Part& part : received) ways.push_back({part, false, {}});
   const auto advance = [&](Way& way) {
-    const bool is_number = way.done < sizeof way.announced;
-    char* const at = is_number ? reinterpret_cast<char*>(&way.announced) + way.done
-                               : way.part.bytes + (way.done - sizeof way.announced);
-    const size_t left = is_number ? sizeof way.announced - way.done : way.size() - way.done;
+    const bool is_announced = way.done >= sizeof way.announced;
+    char* const at = is_announced ? way.part.bytes + (way.done - sizeof way.announced)
+                                  : reinterpret_cast<char*>(&way.announced) + way.done;
+    const size_t left = (is_announced ? way.size() : sizeof way.announced) - way.done;
     const int socket = comm.sockets[static_cast<size_t>(way.part.peer)];
     const ssize_t moved =
         way.is_sent ? send(socket, at, left, MSG_DONTWAIT | MSG_NOSIGNAL) : recv(socket, at, left, MSG_DONTWAIT);
     if (moved == 0 || (moved < 0 && errno != EAGAIN && errno != EINTR)) wait_for_ever(comm);
     if (moved > 0) way.done += static_cast<size_t>(moved);
-    if (way.done == sizeof way.announced && way.announced != way.part.count)
-      fail("NCCL: rank %d sends %zu bytes, of which rank %d expects %zu", way.part.peer, size_t{way.announced},
+    if (way.is_sent || way.done != sizeof way.announced) return;
+    check_origins(comm, way.part.peer, way.announced.origin, way.part.origin);
+    if (way.announced.count != way.part.count)
+      fail("NCCL: rank %d sends %zu bytes, of which rank %d expects %zu", way.part.peer, size_t{way.announced.count},
            comm.rank, way.part.count);
   };
   for (;;) {
@@ -192,9 +225,9 @@ void require_device_memory(const void* x, size_t bytes) {
   simt::require_device_memory({x, bytes ? static_cast<const char*>(x) + bytes - 1 : x}, "NCCL's arguments");
 }
 
-Part part_of(const void* x, size_t bytes, int peer) {
+Part part_of(const void* x, size_t bytes, int peer, Origin origin) {
   require_device_memory(x, bytes);
-  return {peer, static_cast<char*>(const_cast<void*>(x)), bytes};
+  return {peer, static_cast<char*>(const_cast<void*>(x)), bytes, origin};
 }
 
 }  // namespace
@@ -227,6 +260,8 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int r
   connected->rank = rank;
   connected->size = size;
   connected->sockets.assign(static_cast<size_t>(size), -1);
+  connected->sent.assign(static_cast<size_t>(size), 0);
+  connected->received.assign(static_cast<size_t>(size), 0);
   if (!connect_all(*connected, id)) return error(ncclSystemError, "the other processes have not come");
   *comm = connected.release();
   return ncclSuccess;
@@ -251,19 +286,21 @@ ncclResult_t ncclGroupEnd() { return --open_groups ? ncclSuccess : end_group(); 
 
 ncclResult_t ncclSend(const void* x, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  return add_to_group({comm, stream, {part_of(x, count * size_of(type), peer)}, {}});
+  return add_to_group({comm, stream, {part_of(x, count * size_of(type), peer, sends(*comm, peer, stream))}, {}});
 }
 ncclResult_t ncclRecv(void* x, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
-  return add_to_group({comm, stream, {}, {part_of(x, count * size_of(type), peer)}});
+  return add_to_group({comm, stream, {}, {part_of(x, count * size_of(type), peer, receives(*comm, peer, stream))}});
 }
 
 ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
   if (from != to) return error(ncclInvalidUsage, "ncclBroadcast from another array, which the emulator has not");
+  const size_t bytes = count * size_of(type);
   Operation operation{comm, stream, {}, {}};
   for (int rank = 0; rank < comm->size; ++rank)
-    if (rank != root && comm->rank == root) operation.sent.push_back(part_of(to, count * size_of(type), rank));
-  if (comm->rank != root) operation.received.push_back(part_of(to, count * size_of(type), root));
+    if (rank != root && comm->rank == root)
+      operation.sent.push_back(part_of(to, bytes, rank, sends(*comm, rank, stream)));
+  if (comm->rank != root) operation.received.push_back(part_of(to, bytes, root, receives(*comm, root, stream)));
   return add_to_group(std::move(operation));
 }
 
@@ -276,8 +313,9 @@ ncclResult_t ncclAllGather(const void* own, void* all, size_t count, ncclDataTyp
   Operation operation{comm, stream, {}, {}};
   for (int rank = 0; rank < comm->size; ++rank) {
     if (rank == comm->rank) continue;
-    operation.sent.push_back(part_of(own, bytes, rank));
-    operation.received.push_back(part_of(to + bytes * static_cast<size_t>(rank), bytes, rank));
+    operation.sent.push_back(part_of(own, bytes, rank, sends(*comm, rank, stream)));
+    operation.received.push_back(
+        part_of(to + bytes * static_cast<size_t>(rank), bytes, rank, receives(*comm, rank, stream)));
   }
   return add_to_group(std::move(operation));
 }
@@ -287,18 +325,20 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataTyp
                            ncclComm_t comm, cudaStream_t stream) {
   if (from != to || type != ncclFloat32 || op != ncclSum || open_groups)
     return error(ncclInvalidUsage, "an ncclAllReduce that the emulator has not");
-  require_device_memory(to, count * sizeof(float));
+  const auto size = static_cast<size_t>(comm->size), own = static_cast<size_t>(comm->rank);
+  std::vector<Part> sent, incoming;
+  for (int rank = 0; rank < comm->size; ++rank) {
+    if (rank == comm->rank) continue;
+    sent.push_back(part_of(to, count * sizeof(float), rank, sends(*comm, rank, stream)));
+    incoming.push_back({rank, nullptr, count * sizeof(float), receives(*comm, rank, stream)});
+  }
   simt::enqueue(stream, [=] {
     float* const x = static_cast<float*>(to);
-    const auto size = static_cast<size_t>(comm->size), own = static_cast<size_t>(comm->rank);
     std::vector<float> all(size * count);
     std::copy_n(x, count, all.begin() + static_cast<std::ptrdiff_t>(own * count));
-    std::vector<Part> sent, received;
-    for (size_t rank = 0; rank < size; ++rank) {
-      if (rank == own) continue;
-      sent.push_back({static_cast<int>(rank), reinterpret_cast<char*>(x), count * sizeof(float)});
-      received.push_back({static_cast<int>(rank), reinterpret_cast<char*>(&all[rank * count]), count * sizeof(float)});
-    }
+    std::vector<Part> received = incoming;
+    for (Part& part : received)
+      part.bytes = reinterpret_cast<char*>(all.data() + static_cast<size_t>(part.peer) * count);
     transfer(*comm, sent, received);
     for (size_t i = 0; i < count; ++i) {
       float sum = 0;

@@ -2,6 +2,13 @@
 #include "tests/simt/plants.h"
 
 #include <cublasLt.h>
+#if RUNNEL_WITH_NCCL
+#include <nccl.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#endif
 
 #include <thread>
 
@@ -482,6 +489,47 @@ void run_cublas(const Buffers& buffers) {
 }
 float itself(int i) { return static_cast<float>(i); }
 
+#if RUNNEL_WITH_NCCL
+enum class Issue { directly, in_a_graph, in_two_graphs };
+
+// Twice, as it says.
+template <class Operation>
+void issue(Issue how, Operation operation) {
+  if (how == Issue::directly)
+    for (int i = 0; i < 2; ++i) operation();
+  const int graphs = how == Issue::directly ? 0 : how == Issue::in_a_graph ? 1 : 2;
+  for (int i = 0; i < graphs; ++i) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    check_cuda(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "begin");
+    operation();
+    check_cuda(cudaStreamEndCapture(stream(), &graph), "end");
+    check_cuda(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+    for (int launch = 0; launch < 2 / graphs; ++launch) check_cuda(cudaGraphLaunch(exec, stream()), "launch");
+    check_cuda(cudaGraphDestroy(graph), "destroy");
+    check_cuda(cudaGraphExecDestroy(exec), "destroy");
+  }
+  check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
+}
+
+// A second process sends x, and this one receives it.
+void run_message(const Buffers& buffers, Issue sends, Issue receives) {
+  const auto check_nccl = [](ncclResult_t status) { check(status == ncclSuccess, ncclGetLastError(nullptr)); };
+  ncclUniqueId id;
+  check_nccl(ncclGetUniqueId(&id));
+  const bool is_sender = fork() == 0;
+  if (is_sender) prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ncclComm_t comm = nullptr;
+  check_nccl(ncclCommInitRank(&comm, 2, id, is_sender));
+  issue(is_sender ? sends : receives, [&] {
+    check_nccl(is_sender ? ncclSend(buffers.x, Buffers::size, ncclFloat32, 0, comm, stream())
+                         : ncclRecv(buffers.out, Buffers::size, ncclFloat32, 1, comm, stream()));
+  });
+  if (is_sender) _exit(0);
+  check_nccl(ncclCommDestroy(comm));
+}
+#endif
+
 }  // namespace
 
 const std::vector<Plant> plants = {
@@ -586,4 +634,12 @@ const std::vector<Plant> plants = {
     {"control_streams", [](const Buffers& b) { run_two_streams(b, true); }, twice},
     {"control_streams_in_graph", [](const Buffers& b) { run_two_streams_in_graph(b, true); }, twice},
     {"control_cublas", run_cublas, itself},
+#if RUNNEL_WITH_NCCL
+    {"captured_by_sender", [](const Buffers& b) { run_message(b, Issue::in_a_graph, Issue::directly); }, itself},
+    {"captured_by_receiver", [](const Buffers& b) { run_message(b, Issue::directly, Issue::in_a_graph); }, itself},
+    {"captured_again", [](const Buffers& b) { run_message(b, Issue::in_two_graphs, Issue::in_a_graph); }, itself},
+    {"control_message", [](const Buffers& b) { run_message(b, Issue::directly, Issue::directly); }, itself},
+    {"control_message_in_graph", [](const Buffers& b) { run_message(b, Issue::in_a_graph, Issue::in_a_graph); },
+     itself},
+#endif
 };

@@ -378,6 +378,8 @@ cudaError_t enqueue(cudaStream_t stream, Work work) {
   return cudaSuccess;
 }
 
+bool is_capturing(cudaStream_t stream) { return at(stream)->capture != nullptr; }
+
 void require_device_memory(const std::vector<const void*>& pointers, const char* where) {
   for (size_t i = 0; i < pointers.size(); ++i)
     if (pointers[i] && !block_of(pointers[i]))

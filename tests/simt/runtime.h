@@ -9,6 +9,7 @@ namespace simt {
 
 using Work = std::function<void()>;
 cudaError_t enqueue(cudaStream_t stream, Work work);
+bool is_capturing(cudaStream_t stream);
 
 // SIMT_FAULT in the environment, or "".
 std::string fault();

@@ -290,6 +290,28 @@ TEST_CASE("detector: errors of the runtime") {
   check_reported("second_thread", "CUDA is called from a second thread");
 }
 
+// --- several processes ---
+
+#if RUNNEL_WITH_NCCL
+TEST_CASE("detector: a message that one side has captured in a graph, and the other has not") {
+  check_reported("captured_by_sender",
+                 "NCCL: rank 1 sends in a graph what rank 0 receives outside of a graph; all ranks must capture an "
+                 "operation, or none");
+  check_reported("captured_by_receiver", "NCCL: rank 1 sends outside of a graph what rank 0 receives in a graph");
+}
+
+TEST_CASE("detector: graphs of different captures that send and receive the same message") {
+  check_reported("captured_again",
+                 "NCCL: rank 1 sends operation 1 to rank 0, which receives operation 0; all ranks must launch the "
+                 "graphs of one capture");
+}
+
+TEST_CASE("detector: messages that both sides have captured, or both have not, are not reported") {
+  check_result("control_message", "right");
+  check_result("control_message_in_graph", "right");
+}
+#endif
+
 // --- nothing to report ---
 
 TEST_CASE("detector: correct barriers, shuffles and sums are not reported") { check_result("control_sums", "right"); }
