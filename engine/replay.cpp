@@ -7,8 +7,10 @@
 
 namespace runnel {
 
+bool can_replay(Device device) { return device != Device::cpu && !timing_kernels(); }
+
 void Replay::run() {
-  if (device_ == Device::cpu || timing_kernels() || !std::exchange(warm_, true)) return work_();
+  if (!can_replay(device_) || !std::exchange(warm_, true)) return work_();
   if constexpr (with_cuda) {
     if (!graph_) {
       trim_memory(device_);  // what the first run used: the graph has memory of its own

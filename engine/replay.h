@@ -7,9 +7,12 @@
 
 namespace runnel {
 
+// Whether work is captured there: on CUDA, unless kernels are timed one by one (engine/profile.h).
+bool can_replay(Device device);
+
 // On CUDA the work is captured as a graph, so that all of its kernels cost one launch. The work may then use only
-// memory that it allocates itself or that outlives the Replay, and its host code runs no more than twice. On the CPU,
-// and while kernels are timed one by one (engine/profile.h), each run() calls it.
+// memory that it allocates itself or that outlives the Replay, and its host code runs no more than twice: it
+// is called by the first run() and captured in the second. Where that cannot be, each run() calls it.
 class Replay {
  public:
   Replay(Device device, std::function<void()> work) : device_(device), work_(std::move(work)) {}

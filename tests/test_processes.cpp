@@ -226,6 +226,26 @@ TEST_CASE("processes: two that torchrun starts leave the checkpoint of one") {
   CHECK(read(box.folder / "1/last.safetensors") == read(box.folder / "2/last.safetensors"));
 }
 
+// A batch is eight of eleven texts, sorted by length: the first process has only short ones, the second also long ones.
+TEST_CASE("processes: parts whose shapes repeat on one GPU and change on another leave the checkpoint of one") {
+  if (!has_gpus()) return;
+  const Torchrun box;
+  for (int i = 0; i < 12; ++i)
+    for (const char* split : {"train", "test"})
+      write_bytes(box.folder / "texts" / split / (i % 2 ? "good" : "bad") / (std::to_string(i) + ".txt"),
+                  std::string(i < 8 ? 20 : 50, static_cast<char>('a' + i)));
+  const std::string flags =
+      "text train --data texts --threads 1 --quiet --preset tiny --length 64 --layers 1 --width 16 --heads 2 "
+      "--feed-forward 16 --batch 8 --micro-batch 2 --steps 20 --minutes 0 --device cuda --out ";
+  for (const int count : {1, 2}) {
+    const Result result = box.run(box.script(count, flags + std::to_string(count)));
+    CAPTURE(result.err);
+    REQUIRE(result.status == 0);
+  }
+  CHECK(read(box.folder / "1/last.safetensors") == read(box.folder / "2/last.safetensors"));
+  CHECK(untimed(box.folder / "1/metrics.csv") == untimed(box.folder / "2/metrics.csv"));
+}
+
 TEST_CASE("processes: one whose GPU waits for a process that is gone ends with a sentence") {
   if (!has_gpus()) return;
   const Torchrun box;

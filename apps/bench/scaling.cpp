@@ -104,7 +104,7 @@ Measured measure(const ScalingOptions& o, const Workload& w) {
   for (int64_t run = 0; run < o.runs + 2; ++run) {  // two warm up: new memory is slow
     all.sum({});
     const double start = now(), before = all.cost().seconds_waited;
-    updater.update(step++, slices, static_cast<double>(w.batch));
+    updater.update(step++, slices);
     if (run < 2) continue;
     seconds.push_back(now() - start);
     waited.push_back(all.cost().seconds_waited - before);

@@ -25,19 +25,13 @@ Learner::Learner(const Task& task, const TrainSettings& settings)
           sum_options(settings.reduction, settings.gradients)) {}
 
 Learner::Update Learner::update(int64_t step, int64_t batch, int64_t part) {
-  Communicator& all = processes();
+  const Communicator& all = processes();
   const int64_t own = (batch + part - 1) / part / all.size() * part;  // sequences, unless the last part is smaller
   const int64_t begin = all.rank() * own, end = all.size() == 1 ? batch : begin + own;
   std::vector<Slice> slices;
-  double weight = 0, tokens = 0;
-  for (int64_t first = begin; first < end; first += part) {
+  for (int64_t first = begin; first < end; first += part)
     slices.push_back(task_.slice(step * batch + first, std::min(part, end - first)));
-    weight += slices.back().weight;
-    tokens += static_cast<double>(slices.back().tokens);
-  }
-  const std::vector<double> totals = all.sum({weight, tokens});
-  const auto [loss, is_finite] = updater_.update(step, slices, totals[0]);
-  return {loss, static_cast<int64_t>(totals[1]), is_finite};
+  return updater_.update(step, slices);
 }
 
 }  // namespace runnel

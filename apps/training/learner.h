@@ -15,11 +15,7 @@ class Learner {
  public:
   Learner(const Task& task, const TrainSettings& settings);
 
-  struct Update {
-    double loss;     // nats
-    int64_t tokens;  // that all processes have read
-    bool is_finite;  // else nothing has changed
-  };
+  using Update = Updater::Result;
   // Update number `step`, from 0, with `batch` sequences, of which each process computes `part` at a time.
   Update update(int64_t step, int64_t batch, int64_t part);
   int64_t part() const { return part_; }  // what --micro-batch says

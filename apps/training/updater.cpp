@@ -61,25 +61,30 @@ void Updater::compute() {
   copy(result_.data() + 1, device_, squares.data() + squares.size() - 1, device_, sizeof(float));
 }
 
-Updater::Result Updater::update(int64_t step, const std::vector<Slice>& slices, std::optional<double> weight) {
-  if (std::ranges::equal(slices_, slices, same_shapes)) {
+Updater::Result Updater::update(int64_t step, const std::vector<Slice>& slices) {
+  const bool fits = std::ranges::equal(slices_, slices, same_shapes);
+  std::vector<double> own{0, 0, fits && replay_ && can_replay(device_) ? 0.0 : 1.0};
+  for (const Slice& slice : slices) {
+    own[0] += slice.weight;
+    own[1] += static_cast<double>(slice.tokens);
+  }
+  const std::vector<double> all = processes().sum(own);
+  if (fits) {
     for (size_t i = 0; i < slices.size(); ++i) assign(slices_[i], slices[i]);
   } else {
     slices_.clear();
     for (const Slice& slice : slices) slices_.push_back(on_device(slice, device_));
     shares_ = Tensor(Shape{std::ssize(slices)}, device_);
-    replay_.emplace(device_, [this] { compute(); });
   }
+  if (all[2] > 0) replay_.emplace(device_, [this] { compute(); });
   assign(step_, Indices(Shape{1}, {static_cast<int32_t>(step)}));
-  double all = weight.value_or(0);
-  for (const Slice& slice : slices) all += weight ? 0 : slice.weight;
   std::vector<float> shares;
-  for (const Slice& slice : slices) shares.push_back(static_cast<float>(slice.weight / all));
+  for (const Slice& slice : slices) shares.push_back(static_cast<float>(slice.weight / all[0]));
   assign(shares_, Tensor(shares_.shape(), shares));
   optimizer_.begin_update();
   replay_->run();
   const std::vector<float> result = result_.to_vector();
-  return {result[0], std::isfinite(result[0]) && std::isfinite(result[1])};
+  return {result[0], static_cast<int64_t>(all[1]), std::isfinite(result[0]) && std::isfinite(result[1])};
 }
 
 std::string Updater::first_non_finite() {

@@ -27,7 +27,9 @@ Slice on_device(Slice slice, Device device);
 using SliceLoss = std::function<Tensor(const Slice& slice, Key key)>;
 
 // On CUDA an update is a graph (engine/replay.h), from the third of the same shapes on: hundreds of kernels cost one
-// launch. So all that changes between updates (data, weights, step, rates) is copied to places that stay.
+// launch. So all that changes between updates (data, weights, step, rates) is copied to places that stay. The graph has
+// messages between processes, which NCCL allows only if all of them capture and launch it together. So shapes count as
+// the same if they are on all processes, as they would if one computed all slices.
 class Updater {
  public:
   // Draws from `key`, in each step other numbers.
@@ -35,12 +37,12 @@ class Updater {
 
   struct Result {
     double loss;     // nats, before the update
-    bool is_finite;  // the loss, and all gradients
+    int64_t tokens;  // of all slices
+    bool is_finite;  // the loss, and all gradients; else nothing has changed
   };
   // Update number `step`, from 0, by the mean loss of the slices of all processes, of which each computes its own one
-  // after another. `weight` is that of all slices; not given: of these. If the gradients are not finite, nothing
-  // changes.
-  Result update(int64_t step, const std::vector<Slice>& slices, std::optional<double> weight = {});
+  // after another.
+  Result update(int64_t step, const std::vector<Slice>& slices);
   // Computes the last update again, whose result was not finite, and says where that began.
   std::string first_non_finite();
 
