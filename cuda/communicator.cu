@@ -1,4 +1,5 @@
-// Processes that have a GPU each, connected by NCCL (engine/communicator.h).
+// Processes that have a GPU each, connected by NCCL (engine/communicator.h). Its library is opened when the first GPU
+// is connected: many machines have it in one of Python's packages only, and one GPU by itself does not need it.
 //
 // Messages have a stream of their own, on which all processes put the same operations in the same order. It waits for
 // the kernels that compute what is sent; kernels after finish() wait for it. So messages travel while the backward pass
@@ -12,6 +13,7 @@
 #include "ops/kernels.h"
 
 #if RUNNEL_WITH_NCCL
+#include <dlfcn.h>
 #include <nccl.h>
 #include <unistd.h>
 
@@ -37,10 +39,53 @@ __global__ void unpack_bf16_kernel(float* y, const uint16_t* x, int64_t n) {
   for (int64_t i = first_element(); i < n; i += element_step()) y[i] = __uint_as_float(uint32_t{x[i]} << 16);
 }
 
+#define RUNNEL_NCCL_FUNCTIONS(f)                                                                          \
+  f(AllGather) f(AllReduce) f(Broadcast) f(CommAbort) f(CommDestroy) f(CommGetAsyncError) f(CommInitRank) \
+      f(GetErrorString) f(GetLastError) f(GetUniqueId) f(GetVersion) f(GroupEnd) f(GroupStart) f(Recv) f(Send)
+
+struct Nccl {
+#define RUNNEL_POINTER(name) decltype(&nccl##name) name = nullptr;
+  RUNNEL_NCCL_FUNCTIONS(RUNNEL_POINTER)
+#undef RUNNEL_POINTER
+  std::string problem;  // why it cannot be used; empty if it can
+};
+
+Nccl open_nccl() {
+  Nccl all;
+#ifdef __CUDACC__
+  void* const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    all.problem = std::string("NCCL's library libnccl.so.2, which connects processes on GPUs, is not found (") +
+                  dlerror() +
+                  "); install libnccl2 (NVIDIA's packages), or add the folder nvidia/nccl/lib of Python's package "
+                  "nvidia-nccl-cu13 to LD_LIBRARY_PATH";
+    return all;
+  }
+#define RUNNEL_LOOK_UP(name)                                                        \
+  all.name = reinterpret_cast<decltype(&nccl##name)>(dlsym(library, "nccl" #name)); \
+  if (!all.name) all.problem = "NCCL's library libnccl.so.2 has no nccl" #name "; install version 2.13 or later";
+#else  // the emulator's is part of the program
+#define RUNNEL_LOOK_UP(name) all.name = nccl##name;
+#endif
+  RUNNEL_NCCL_FUNCTIONS(RUNNEL_LOOK_UP)
+#undef RUNNEL_LOOK_UP
+  return all;
+}
+
+const Nccl& opened() {
+  static const Nccl all = open_nccl();
+  return all;
+}
+
+const Nccl& nccl() {
+  check(opened().problem.empty(), opened().problem);
+  return opened();
+}
+
 void check_nccl(ncclResult_t status, const char* what) {
   if (status == ncclSuccess) return;
-  const char* const details = ncclGetLastError(nullptr);
-  fail(what, ": ", ncclGetErrorString(status), details && *details ? std::string(" (") + details + ")" : "",
+  const char* const details = nccl().GetLastError(nullptr);
+  fail(what, ": ", nccl().GetErrorString(status), details && *details ? std::string(" (") + details + ")" : "",
        "; NCCL_DEBUG=INFO in the environment says more");
 }
 
@@ -55,9 +100,9 @@ class NcclCommunicator : public Communicator {
     // Where rank 0 waits for the others: NCCL chooses that and the launcher tells, or all know it from the environment.
     const bool all_know = std::getenv("NCCL_COMM_ID");
     ncclUniqueId id{};
-    if (rank_ == 0 || all_know) check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    if (rank_ == 0 || all_know) check_nccl(nccl().GetUniqueId(&id), "ncclGetUniqueId");
     if (!all_know) launcher_->broadcast(&id, sizeof id);
-    check_nccl(ncclCommInitRank(&comm_, size_, id, rank_), "connecting the GPUs");
+    check_nccl(nccl().CommInitRank(&comm_, size_, id, rank_), "connecting the GPUs");
     check_cuda(cudaStreamCreateWithFlags(&messages_, cudaStreamNonBlocking), "cudaStreamCreate");
     check_cuda(cudaEventCreateWithFlags(&computed_, cudaEventDisableTiming), "cudaEventCreate");
     check_cuda(cudaEventCreateWithFlags(&received_all_, cudaEventDisableTiming), "cudaEventCreate");
@@ -71,7 +116,7 @@ class NcclCommunicator : public Communicator {
     end_.notify_all();
     guard_.join();
     if (!fails_) static_cast<void>(cudaStreamSynchronize(messages_));
-    static_cast<void>(fails_ ? ncclCommAbort(comm_) : ncclCommDestroy(comm_));
+    static_cast<void>(fails_ ? nccl().CommAbort(comm_) : nccl().CommDestroy(comm_));
     static_cast<void>(cudaEventDestroy(computed_));
     static_cast<void>(cudaEventDestroy(received_all_));
     static_cast<void>(cudaStreamDestroy(messages_));
@@ -81,14 +126,16 @@ class NcclCommunicator : public Communicator {
     const OnStream scope = after_kernels();
     const Temporary<char> memory(static_cast<int64_t>(bytes));
     if (rank_ == from) cuda::copy(memory.data(), data, bytes, false);
-    check_nccl(ncclBroadcast(memory.data(), memory.data(), bytes, ncclUint8, from, comm_, messages_), "ncclBroadcast");
+    check_nccl(nccl().Broadcast(memory.data(), memory.data(), bytes, ncclUint8, from, comm_, messages_),
+               "ncclBroadcast");
     cuda::copy(data, memory.data(), bytes, true);
   }
 
   void start_sum(float* x, int64_t n, SumOptions options) override {
     const OnStream scope = after_kernels();
     if (options.any_order) {
-      check_nccl(ncclAllReduce(x, x, static_cast<size_t>(n), ncclFloat32, ncclSum, comm_, messages_), "ncclAllReduce");
+      check_nccl(nccl().AllReduce(x, x, static_cast<size_t>(n), ncclFloat32, ncclSum, comm_, messages_),
+                 "ncclAllReduce");
       return;
     }
     for (const Exchange& step : tree_exchanges(rank_, size_, n)) {
@@ -111,10 +158,11 @@ class NcclCommunicator : public Communicator {
   void copy(const std::vector<Copy>& copies) override {
     {
       const OnStream scope = after_kernels();
-      check_nccl(ncclGroupStart(), "ncclGroupStart");
+      check_nccl(nccl().GroupStart(), "ncclGroupStart");
       for (const auto& [x, n, from] : copies)
-        check_nccl(ncclBroadcast(x, x, static_cast<size_t>(n), ncclFloat32, from, comm_, messages_), "ncclBroadcast");
-      check_nccl(ncclGroupEnd(), "ncclBroadcast");
+        check_nccl(nccl().Broadcast(x, x, static_cast<size_t>(n), ncclFloat32, from, comm_, messages_),
+                   "ncclBroadcast");
+      check_nccl(nccl().GroupEnd(), "ncclBroadcast");
     }
     finish();
   }
@@ -136,7 +184,7 @@ class NcclCommunicator : public Communicator {
     const Temporary<char> memory(static_cast<int64_t>(all.size()));
     char* const own = memory.data() + bytes.size() * static_cast<size_t>(rank_);
     cuda::copy(own, bytes.data(), bytes.size(), false);
-    check_nccl(ncclAllGather(own, memory.data(), bytes.size(), ncclUint8, comm_, messages_), "ncclAllGather");
+    check_nccl(nccl().AllGather(own, memory.data(), bytes.size(), ncclUint8, comm_, messages_), "ncclAllGather");
     cuda::copy(all.data(), memory.data(), all.size(), true);
     return all;
   }
@@ -152,10 +200,10 @@ class NcclCommunicator : public Communicator {
 
   void exchange(const Exchange& step, const void* out, void* in, ncclDataType_t type) {
     const auto sent = static_cast<size_t>(step.sent.count), received = static_cast<size_t>(step.received.count);
-    check_nccl(ncclGroupStart(), "ncclGroupStart");
-    if (sent) check_nccl(ncclSend(out, sent, type, step.neighbour, comm_, messages_), "ncclSend");
-    if (received) check_nccl(ncclRecv(in, received, type, step.neighbour, comm_, messages_), "ncclRecv");
-    check_nccl(ncclGroupEnd(), "ncclSend and ncclRecv");
+    check_nccl(nccl().GroupStart(), "ncclGroupStart");
+    if (sent) check_nccl(nccl().Send(out, sent, type, step.neighbour, comm_, messages_), "ncclSend");
+    if (received) check_nccl(nccl().Recv(in, received, type, step.neighbour, comm_, messages_), "ncclRecv");
+    check_nccl(nccl().GroupEnd(), "ncclSend and ncclRecv");
   }
 
   // A GPU that waits for a process that is gone waits for ever. Whoever started the processes ends those of its host;
@@ -167,10 +215,10 @@ class NcclCommunicator : public Communicator {
     };
     while (!ends_within(1)) {
       ncclResult_t state = ncclSuccess;
-      static_cast<void>(ncclCommGetAsyncError(comm_, &state));
+      static_cast<void>(nccl().CommGetAsyncError(comm_, &state));
       if (state == ncclSuccess || ends_within(5)) continue;
       const std::string sentence = "runnel: " + name() +
-                                   " has lost another process (NCCL: " + ncclGetErrorString(state) +
+                                   " has lost another process (NCCL: " + nccl().GetErrorString(state) +
                                    "); start all again with --resume\n";
       static_cast<void>(!write(STDERR_FILENO, sentence.data(), sentence.size()));
       _exit(1);
@@ -196,10 +244,13 @@ std::shared_ptr<Communicator> connect_gpus(std::shared_ptr<Communicator> launche
   return std::make_shared<NcclCommunicator>(std::move(launcher));
 }
 
+bool has_nccl() { return opened().problem.empty(); }
+
 std::string nccl_version() {
+  if (!has_nccl()) return "no libnccl.so.2";
   int version = 0;
-  check_nccl(ncclGetVersion(&version), "ncclGetVersion");
-  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+  check_nccl(nccl().GetVersion(&version), "ncclGetVersion");
+  return "NCCL " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
 }
 
@@ -211,7 +262,8 @@ std::shared_ptr<Communicator> connect_gpus(std::shared_ptr<Communicator>) {
       "again, or give --device cpu");
 }
 
-std::string nccl_version() { return ""; }
+bool has_nccl() { return false; }
+std::string nccl_version() { return "no NCCL"; }
 
 #endif
 

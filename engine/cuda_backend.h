@@ -28,6 +28,7 @@ void* capture(const std::function<void()>& work);  // a graph that is ready to l
 void launch_graph(void* graph);
 void destroy_graph(void* graph);
 std::shared_ptr<Communicator> connect_gpus(std::shared_ptr<Communicator> launcher);
-std::string nccl_version();  // "" if this build has none
+bool has_nccl();             // in this build, and on this machine
+std::string nccl_version();  // "NCCL 2.28.9", or what is missing: "no NCCL" in this build, or "no libnccl.so.2"
 
 }  // namespace runnel::cuda

@@ -21,22 +21,21 @@ std::string compiler() {
 std::string cuda_text() {
   const std::string why_not = why_unavailable(Device::cuda);
   std::string libraries = build_info.cuda;
-  if constexpr (with_cuda) {
-    const std::string nccl = cuda::nccl_version();
-    libraries += (libraries.empty() ? "" : ", ") + (nccl.empty() ? "no NCCL" : "NCCL " + nccl);
-  }
+  if constexpr (with_cuda) libraries += (libraries.empty() ? "" : ", ") + cuda::nccl_version();
   if (cuda_is_emulated()) return "emulated on the CPU, with " + libraries;
   return (libraries.empty() ? "" : libraries + ", ") + (why_not.empty() ? model_name(Device::cuda) : why_not);
 }
 
 }  // namespace
 
+std::string program_text() {
+  return std::string("runnel ") + build_info.version + (*build_info.commit ? ", commit " : "") + build_info.commit;
+}
+
 std::string version_text() {
   std::ostringstream text;
-  text << "runnel " << build_info.version;
-  if (*build_info.commit) text << ", commit " << build_info.commit;
-  text << "\ncompiler   " << compiler() << "\noneDNN     " << build_info.onednn << "\nCUDA       " << cuda_text()
-       << "\nprocessor  " << model_name(Device::cpu) << ", used as " << name(instruction_set());
+  text << program_text() << "\ncompiler   " << compiler() << "\noneDNN     " << build_info.onednn << "\nCUDA       "
+       << cuda_text() << "\nprocessor  " << model_name(Device::cpu) << ", used as " << name(instruction_set());
   return text.str();
 }
 

@@ -13,6 +13,9 @@ struct BuildInfo {
 };
 extern const BuildInfo build_info;
 
+// "runnel 0.1.0, commit 0123456789ab".
+std::string program_text();
+
 // All of it, with the compiler, this machine's processor and its GPU, in a few lines, as `runnel --version` prints it.
 std::string version_text();
 

@@ -216,7 +216,7 @@ void Trainer::load(const fs::path& path) {
 }
 
 void Trainer::check_that_all_agree() const {
-  json own{{"version", version_text().substr(0, version_text().find('\n'))},
+  json own{{"version", program_text()},
            {"task", task_.name()},
            {"device", name(settings_.where())},
            {"model", task_.model()},
@@ -326,7 +326,6 @@ void Trainer::report(double seconds, double rate) {
   const double epoch = static_cast<double>(task_.epoch()) / static_cast<double>(settings_.batch);  // in updates
   plot_loss(*folder_ / "metrics.csv", *folder_ / "loss.png", task_.name(), task_.loss_unit() == Unit::bits_per_dim,
             epoch, metrics_[0].unit == Unit::percent && !std::isnan(at_.best) ? metrics_[0].name : "");
-  const std::string version = version_text();
   const Device device = settings_.where();
   attempt("report", [&] {
     write_report(
@@ -340,7 +339,7 @@ void Trainer::report(double seconds, double rate) {
           {"memory of tensors", "up to " + bytes_text(static_cast<double>(memory_use(device).peak))},
           {"parameters", grouped(static_cast<double>(element_count(learner_.parameters())))},
           {"machine", fmt::format("{}, {} threads, {}", model_name(device), settings_.threads, settings_.precision)},
-          {"program", version.substr(0, version.find('\n'))}},
+          {"program", program_text()}},
          config_});
   });
 }
