@@ -86,7 +86,8 @@ void set_processes(std::shared_ptr<Communicator> all) { connected() = std::move(
 
 void connect_gpus() {
   if constexpr (with_cuda)
-    if (processes().size() > 1) set_processes(cuda::connect_gpus(connected()));
+    if (processes().size() > 1 || (processes().are_launched() && cuda::has_nccl()))
+      set_processes(cuda::connect_gpus(connected()));
 }
 
 std::vector<std::vector<double>> divided(int64_t count, const std::function<std::vector<double>(int64_t i)>& f) {

@@ -22,6 +22,8 @@ class Communicator {
   int processes_on_host() const { return on_host_; }
   int rank_on_host() const { return rank_on_host_; }
   std::string name() const;  // "rank 3 on host n17"
+  // Whether mpirun, srun or torchrun has started them. One process does not know if srun did.
+  bool are_launched() const { return launched_ || size_ > 1; }
 
   // All of the following are collective: every process calls them in the same order.
 
@@ -65,6 +67,7 @@ class Communicator {
   virtual std::string gather(const std::string& bytes) { return bytes; }
   virtual void end_others(int /*status*/) {}
   int rank_ = 0, size_ = 1, rank_on_host_ = 0, on_host_ = 1;
+  bool launched_ = false;
   int64_t floats_at_once_ = 1 << 18;  // 1 MiB
   Cost cost_;
 };
@@ -86,7 +89,7 @@ std::vector<Exchange> tree_exchanges(int rank, int size, int64_t n);
 Communicator& processes();
 void set_processes(std::shared_ptr<Communicator> all);
 // Makes processes(), on whose GPUs this program will compute, exchange everything by NCCL. Throws Error if that cannot
-// be.
+// be. A single one does so if it was launched and NCCL is there, so that NCCL can be tried on one GPU.
 void connect_gpus();
 
 // x = x + other in host memory, rounded to bfloat16 if told to: what start_sum does at each node of the tree.

@@ -226,6 +226,24 @@ TEST_CASE("processes: two that torchrun starts leave the checkpoint of one") {
   CHECK(read(box.folder / "1/last.safetensors") == read(box.folder / "2/last.safetensors"));
 }
 
+TEST_CASE("processes: one that torchrun starts is connected by NCCL, and leaves the checkpoint of one by itself") {
+  if (!has_gpus()) return;
+  Torchrun box;
+  const std::string flags =
+      copy_flags + "--device cuda --micro-batch 1 --reduction fast --shard --steps 3 --overwrite --out ";
+  setenv("NCCL_DEBUG", "INFO", 1);
+  const Result launched = box.run(box.script(1, flags + "launched"));
+  box.executable = program();
+  const Result alone = box.run(flags + "alone");
+  unsetenv("NCCL_DEBUG");
+  CAPTURE(launched.err);
+  CHECK(contains(launched.err, "NCCL: rank 0 of 1 is connected"));
+  CHECK_FALSE(contains(alone.err, "is connected"));
+  REQUIRE(launched.status == 0);
+  REQUIRE(alone.status == 0);
+  CHECK(read(box.folder / "launched/last.safetensors") == read(box.folder / "alone/last.safetensors"));
+}
+
 // A batch is eight of eleven texts, sorted by length: the first process has only short ones, the second also long ones.
 TEST_CASE("processes: parts whose shapes repeat on one GPU and change on another leave the checkpoint of one") {
   if (!has_gpus()) return;

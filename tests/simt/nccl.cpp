@@ -263,6 +263,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int r
   connected->sent.assign(static_cast<size_t>(size), 0);
   connected->received.assign(static_cast<size_t>(size), 0);
   if (!connect_all(*connected, id)) return error(ncclSystemError, "the other processes have not come");
+  if (std::getenv("NCCL_DEBUG")) std::fprintf(stderr, "NCCL: rank %d of %d is connected\n", rank, size);
   *comm = connected.release();
   return ncclSuccess;
 }
