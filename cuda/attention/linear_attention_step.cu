@@ -10,54 +10,54 @@ constexpr int step_threads = 128, at_once = 8;
 // S += k v^T, Z += k, y = q^T S / n. Numbers of S are floats, or bfloat16, rounded as they are stored; its rows are
 // `stride` numbers apart.
 // Launch: a warp per head, or fewer that take several in turn. `lanes`, a power of two, share a row of S.
-// Owns:   a lane `width` columns of every (32 / lanes)-th row.
+// Owns:   a lane one of 32 rows of q, k and Z, which it gives to the others, and `width` columns of every
+//         (32 / lanes)-th row of S.
 // Shared: none.
 template <int width, class Number>
-__global__ void __launch_bounds__(step_threads, 3)
+__global__ void __launch_bounds__(step_threads)
     linear_attention_step_kernel(float* y, Number* s, float* z, const float* q, const float* k, const float* v,
                                  int64_t heads, int64_t e, int64_t m, int64_t stride, Phi phi, int lanes) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / lanes, rows = 32 / lanes;
-  const int rows_of_s = static_cast<int>(e);  // row numbers of 64 bits would take so many registers that some spill
   for (int64_t head = first_element() / 32; head < heads; head += element_step() / 32) {
-    float normaliser = 0;  // all lanes of a row add up the same
-    float* const own_z = z + head * e;
-    const float *const own_q = q + head * e, *const own_k = k + head * e;
+    float normaliser = 0;
     for (int64_t first = 0; first < m; first += lanes * width) {
       const int64_t column = first + lane % lanes * width;
       const bool inside = column < m;
       const Piece<width> value = inside ? load<width>(v + head * m + column) : Piece<width>{};
-      Number* const own_s = s + head * e * stride + column;
       Piece<width> sum{};
-      for (int begin = row; begin - row < rows_of_s; begin += at_once * rows) {
-        Piece<width> state[at_once];
-        float qs[at_once], ks[at_once], zs[at_once];
+      for (int64_t begin = 0; begin < e; begin += 32) {
+        const int rows_left = static_cast<int>(e - begin);
+        const bool is_row = lane < rows_left;
+        const int64_t own = head * e + begin + lane;
+        const float own_q = is_row ? q[own] : 0, own_k = is_row ? k[own] : 0, own_z = is_row ? z[own] : 0;
+        Number* const own_s = s + (head * e + begin) * stride + column;
+        for (int above = 0; above < 32; above += at_once * rows) {
+          Piece<width> state[at_once];
 #pragma unroll
-        for (int n = 0; n < at_once; ++n) {
-          const int i = begin + n * rows;
-          const bool is_row = i < rows_of_s;
-          state[n] = is_row && inside ? load<width>(own_s + i * stride) : Piece<width>{};
-          qs[n] = is_row ? own_q[i] : 0;
-          ks[n] = is_row ? own_k[i] : 0;
-          zs[n] = is_row && first == 0 ? own_z[i] : 0;
-        }
-        __syncwarp();  // all lanes of a row have read its z
+          for (int n = 0; n < at_once; ++n) {
+            const int i = above + n * rows + row;
+            state[n] = i < rows_left && inside ? load<width>(own_s + i * stride) : Piece<width>{};
+          }
+          const float qi = is_row ? phi(own_q) : 0, ki = is_row ? phi(own_k) : 0;
+          if (first == 0 && above == 0) {
+            normaliser += qi * (own_z + ki);
+            if (is_row) z[own] = own_z + ki;
+          }
 #pragma unroll
-        for (int n = 0; n < at_once; ++n) {
-          const int i = begin + n * rows;
-          if (i >= rows_of_s) continue;
-          const float qi = phi(qs[n]), ki = phi(ks[n]), zi = zs[n] + ki;
-          if (first == 0) normaliser += qi * zi;
-          if (first == 0 && lane % lanes == 0) own_z[i] = zi;
+          for (int n = 0; n < at_once; ++n) {
+            const int i = above + n * rows + row;
+            if (i - row >= 32) break;
+            const float q_of_row = __shfl_sync(all_lanes, qi, i), k_of_row = __shfl_sync(all_lanes, ki, i);
 #pragma unroll
-          for (int j = 0; j < width; ++j) sum.at[j] += qi * (state[n].at[j] += ki * value.at[j]);
-          if (inside) store(own_s + i * stride, state[n]);
+            for (int j = 0; j < width; ++j) sum.at[j] += q_of_row * (state[n].at[j] += k_of_row * value.at[j]);
+            if (i < rows_left && inside) store(own_s + i * stride, state[n]);
+          }
         }
       }
-      for (int distance = 16; distance >= lanes; distance /= 2) {
+      if (first == 0) normaliser = warp_sum(normaliser);
+      for (int distance = 16; distance >= lanes; distance /= 2)
 #pragma unroll
         for (float& number : sum.at) number += __shfl_xor_sync(all_lanes, number, distance);
-        if (first == 0) normaliser += __shfl_xor_sync(all_lanes, normaliser, distance);
-      }
       for (float& number : sum.at) number /= normaliser + normaliser_eps;
       if (row == 0 && inside) store(y + head * m + column, sum);
     }
