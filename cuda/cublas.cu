@@ -3,7 +3,7 @@
 //
 // Which of its kernels computes a product is asked once for each kind of product and kept, and the workspace has a
 // fixed size: so two runs take the same kernels and give the same bytes, and a product can be part of a captured graph.
-// It may choose a kernel for a product with an epilogue (bias, relu, sums of rows) that then refuses to run; that is
+// It may choose a kernel for a product with an epilogue (bias, relu) that then refuses to run; that is
 // kept, too, and the caller does the epilogue with a kernel of ours.
 #include "cuda/cublas.h"
 
@@ -58,7 +58,7 @@ int64_t alignment(const void* p) {
 }
 
 struct Alignments {
-  int64_t a, b, c, vector;  // vector: the bias, or where the sums of rows go
+  int64_t a, b, c, bias;
 };
 
 class Matrix {  // one of cuBLAS' matrices, `rows` by `columns` by column
@@ -87,19 +87,18 @@ class Plan {
   // [k,n] and [m,k], or transposed
   Plan(int64_t m, int64_t n, int64_t k, bool transpose_a, bool transpose_b, const ProductOptions& o,
        const Alignments& alignments)
-      : left_(transpose_b ? k : n, transpose_b ? n : k, o.batch, o.same_b ? 0 : n * k),
+      : left_(transpose_b ? k : n, transpose_b ? n : k, o.batch, n * k),
         right_(transpose_a ? m : k, transpose_a ? k : m, o.batch, o.same_a ? 0 : m * k),
         result_(n, m, o.batch, m * n) {
     check_cublas(cublasLtMatmulDescCreate(&product_, compute_type(), CUDA_R_32F), "cublasLtMatmulDescCreate");
     set(CUBLASLT_MATMUL_DESC_TRANSA, transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-    if (o.bias || o.relu || o.row_sums) {
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE, o.row_sums         ? CUBLASLT_EPILOGUE_BGRADB
-                                         : o.bias && o.relu ? CUBLASLT_EPILOGUE_RELU_BIAS
-                                         : o.bias           ? CUBLASLT_EPILOGUE_BIAS
-                                                            : CUBLASLT_EPILOGUE_RELU);
-      set_vector(o);
-      if (o.batch > 1) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, o.row_sums ? m : n);
+    if (o.bias || o.relu) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, !o.relu   ? CUBLASLT_EPILOGUE_BIAS
+                                         : !o.bias ? CUBLASLT_EPILOGUE_RELU
+                                                   : CUBLASLT_EPILOGUE_RELU_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
+      if (o.batch > 1) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, n);
     }
     cublasLtMatmulPreference_t wish = nullptr;
     check_cublas(cublasLtMatmulPreferenceCreate(&wish), "cublasLtMatmulPreferenceCreate");
@@ -127,7 +126,7 @@ class Plan {
 
   // Returns false, has done nothing, and is no longer known if cuBLAS refuses it.
   bool run(float* c, const float* a, const float* b, const ProductOptions& o) {
-    if (o.bias || o.row_sums) set_vector(o);
+    if (o.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
     const float none = 0;
     const cublasStatus_t status =
         cublasLtMatmul(library().handle, product_, &o.factor, b, left_.layout(), a, right_.layout(),
@@ -145,9 +144,6 @@ class Plan {
     check_cublas(cublasLtMatmulDescSetAttribute(product_, attribute, &value, sizeof value),
                  "cublasLtMatmulDescSetAttribute");
   }
-  void set_vector(const ProductOptions& o) {
-    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.row_sums ? static_cast<const void*>(o.row_sums) : o.bias);
-  }
 
   Matrix left_, right_, result_;
   cublasLtMatmulDesc_t product_ = nullptr;
@@ -159,7 +155,7 @@ class Plan {
 
 bool product(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
              bool transpose_b, const ProductOptions& options) {
-  const bool has_epilogue = options.bias || options.relu || options.row_sums;
+  const bool has_epilogue = options.bias || options.relu;
   if (m == 0 || n == 0 || k == 0) {
     if (has_epilogue) return false;
     check(!options.added || options.added == c, "matrix product: nothing to add to another matrix");
@@ -171,25 +167,23 @@ bool product(float* c, const float* a, const float* b, int64_t m, int64_t n, int
   check(std::max({m, n, k}) <= std::numeric_limits<int>::max(), "matrix product: [", m, ",", k, "] times [", k, ",", n,
         "] has more rows or columns than cuBLAS can count");
   const Alignments alignments{alignment(a), alignment(b), std::min(alignment(c), alignment(options.added)),
-                              alignment(options.row_sums ? options.row_sums : options.bias)};
-  static auto& plans = *new std::map<std::array<int64_t, 17>, Plan>;  // kept, as the library is
-  const std::array<int64_t, 17> kind{m,
+                              alignment(options.bias)};
+  static auto& plans = *new std::map<std::array<int64_t, 15>, Plan>;  // kept, as the library is
+  const std::array<int64_t, 15> kind{m,
                                      n,
                                      k,
                                      transpose_a,
                                      transpose_b,
                                      options.batch,
                                      options.same_a,
-                                     options.same_b,
                                      options.added != nullptr,
                                      options.bias != nullptr,
                                      options.relu,
-                                     options.row_sums != nullptr,
                                      static_cast<int64_t>(precision()),
                                      alignments.a,
                                      alignments.b,
                                      alignments.c,
-                                     alignments.vector};
+                                     alignments.bias};
   auto plan = plans.find(kind);
   if (plan == plans.end())
     plan = plans.emplace(kind, Plan(m, n, k, transpose_a, transpose_b, options, alignments)).first;

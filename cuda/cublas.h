@@ -9,17 +9,16 @@ struct ProductOptions {
   float factor = 1;              // of op(a) op(b)
   const float* added = nullptr;  // [batch,m,n], c itself or another matrix: c = factor op(a) op(b) + added_factor added
   float added_factor = 1;
-  int64_t batch = 1;                    // of products, whose operands lie one after the other
-  bool same_a = false, same_b = false;  // one operand for all of them
-  bool add = false;                     // c +=
-  const float* bias = nullptr;          // [batch,n]: added to each row of c
-  bool relu = false;                    // after the bias
-  float* row_sums = nullptr;            // [batch,m]: becomes the sums of the rows of op(a)
+  int64_t batch = 1;            // of products, whose operands lie one after the other
+  bool same_a = false;          // one left operand for all of them
+  bool add = false;             // c +=
+  const float* bias = nullptr;  // [batch,n]: added to each row of c
+  bool relu = false;            // after the bias
 };
 
 // c[m,n] = op(a) op(b), row-major: a is [m,k], or [k,m] if it is transposed; b is [k,n], or [n,k] if it is. Operands
 // are rounded to precision() (engine/numerics.h), sums are float32. Returns false, and has done nothing, if cuBLAS has
-// no kernel that does all that the options ask for with these sizes. Without bias, relu and row_sums that is an error.
+// no kernel that does all that the options ask for with these sizes. Without bias and relu that is an error.
 // Throws Error also if a size does not fit into 31 bits. The first call makes the handle, so it must not be inside the
 // capture of a graph.
 bool product(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,

@@ -84,8 +84,8 @@ __global__ void fill_kernel(float* y, const float* s, int64_t n) {
 
 constexpr int tile = 32, row_lanes = 8;  // columns of a block, and rows that it looks at at once
 
-// Launch: x a tile of columns, y a range of rows; row_lanes warps. Owns: sums[y,j] for the j of its tile: the sum over
-// its rows. A warp reads 32 neighbours of a row and adds every row_lanes-th row. Shared: a sum per thread.
+// Launch: x a tile of columns, y a range of rows, z a layer; row_lanes warps. Owns: sums[z,y,j] for the j of its tile:
+// the sum over its rows. A warp reads 32 neighbours of a row and adds every row_lanes-th row. Shared: a sum per thread.
 __global__ void add_bias_backward_kernel(float* sums, const float* dy, int64_t rows, int64_t n,
                                          int64_t rows_per_block) {
   Shared shared;
@@ -96,17 +96,19 @@ __global__ void add_bias_backward_kernel(float* sums, const float* dy, int64_t r
   float sum = 0;
   if (j < n) {
 #pragma unroll 4
-    for (int64_t r = begin + warp; r < end; r += row_lanes) sum += dy[r * n + j];
+    for (int64_t r = begin + warp; r < end; r += row_lanes) sum += dy[(blockIdx.z * rows + r) * n + j];
   }
   warp_sums[warp * tile + lane] = sum;
   __syncthreads();
   if (warp > 0 || j >= n) return;
   for (unsigned w = 1; w < row_lanes; ++w) sum += warp_sums[w * tile + lane];
-  sums[blockIdx.y * n + j] = sum;
+  sums[(static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y) * n + j] = sum;
 }
 
-void add_rows(float* sums, const float* dy, int64_t rows, int64_t n, int64_t parts) {
-  Grid grid{dim3(static_cast<unsigned>((n + tile - 1) / tile), static_cast<unsigned>(parts)), dim3(32 * row_lanes)};
+void add_rows(float* sums, const float* dy, int64_t layers, int64_t rows, int64_t n, int64_t parts) {
+  Grid grid{
+      dim3(static_cast<unsigned>((n + tile - 1) / tile), static_cast<unsigned>(parts), static_cast<unsigned>(layers)),
+      dim3(32 * row_lanes)};
   grid.shared = SharedBytes().add<float>(tile * row_lanes).bytes();
   launch("add_bias_backward", add_bias_backward_kernel, grid, sums, dy, rows, n, (rows + parts - 1) / parts);
 }
@@ -144,14 +146,14 @@ void add_bias_forward(float* y, const float* x, const float* b, int64_t rows, in
 }
 
 // The rows are shared out to so many blocks that the machine is full, but not to more than have something to do.
-void add_bias_backward(float* db, const float* dy, int64_t rows, int64_t n) {
+void add_bias_backward(float* db, const float* dy, int64_t layers, int64_t rows, int64_t n) {
   if (n == 0) return;
-  const int64_t tiles = (n + tile - 1) / tile, wanted = (8 * multiprocessors() + tiles - 1) / tiles;
+  const int64_t tiles = layers * ((n + tile - 1) / tile), wanted = (8 * multiprocessors() + tiles - 1) / tiles;
   const int64_t parts = std::clamp<int64_t>(rows / (8 * row_lanes), 1, wanted);
-  if (parts == 1) return add_rows(db, dy, rows, n, 1);
-  const Temporary<float> sums(parts * n);
-  add_rows(sums.data(), dy, rows, n, parts);
-  add_rows(db, sums.data(), parts, n, 1);
+  if (parts == 1) return add_rows(db, dy, layers, rows, n, 1);
+  const Temporary<float> sums(layers * parts * n);
+  add_rows(sums.data(), dy, layers, rows, n, parts);
+  add_rows(db, sums.data(), layers, parts, n, 1);
 }
 
 void relu_forward(float* y, const float* x, int64_t n) {

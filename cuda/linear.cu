@@ -4,7 +4,11 @@
 // Backward, with g = dL/d(x w^T + b), which is dy where neither activation nor dropout stand in between,
 //   dx = g w,   dw = g^T x,   db = sum of g's rows.
 // relu's mask is read off y. Where relu let through, dropout either scaled by 1 / (1 - p) or left a zero: so y > 0 is
-// the mask of both, and nothing is drawn again. The columns of dw's left operand g^T are summed up for db on the way.
+// the mask of both, and nothing is drawn again.
+//
+// dw is a product for each layer, and db a kernel: cuBLAS divides the sum over the rows among the multiprocessors in a
+// product by itself, but not in a batch, and an epilogue that sums up g takes longer than reading g again. An H200
+// takes 51 us instead of 92 for three layers of 256 x 256 and 7,830 rows in TF32.
 #include "cuda/cublas.h"
 #include "cuda/map.h"
 #include "cuda/temporary.h"
@@ -76,16 +80,9 @@ void linear_backward(float* dx, float* dw, float* db, const float* dy, const flo
     if (add_dx || i > 0) sum.added = dx;
     product(dx, g + i * s.outputs(), w + i * s.weights(), s.rows, s.in, s.out, false, false, sum);
   }
-  ProductOptions of_weights;
-  of_weights.batch = s.layers;
-  of_weights.same_b = true;
-  if (dw && db) {
-    of_weights.row_sums = db;
-    if (product(dw, g, x, s.out, s.in, s.rows, true, false, of_weights)) return;
-    of_weights.row_sums = nullptr;
-  }
-  if (dw) product(dw, g, x, s.out, s.in, s.rows, true, false, of_weights);
-  for (int64_t i = 0; db && i < s.layers; ++i) add_bias_backward(db + i * s.out, g + i * s.outputs(), s.rows, s.out);
+  for (int64_t i = 0; dw && i < s.layers; ++i)
+    product(dw + i * s.weights(), g + i * s.outputs(), x, s.out, s.in, s.rows, true, false);
+  if (db) add_bias_backward(db, g, s.layers, s.rows, s.out);
 }
 
 }  // namespace runnel::cuda

@@ -43,13 +43,14 @@ void cpu::add_bias_forward(float* y, const float* x, const float* b, int64_t row
 }
 
 // Each thread owns some columns and adds down the rows: the same order whatever the number of threads.
-void cpu::add_bias_backward(float* db, const float* dy, int64_t rows, int64_t n) {
+void cpu::add_bias_backward(float* db, const float* dy, int64_t layers, int64_t rows, int64_t n) {
   constexpr int64_t width = 64;  // columns at a time: four cache lines of every row
-  parallel_pieces(n, width, rows * n >= parallel_from, [=](int64_t first, int64_t count) {
-    float sums[width] = {};
-    for (int64_t r = 0; r < rows; ++r) accumulate(sums, dy + r * n + first, count);
-    std::memcpy(db + first, sums, static_cast<size_t>(count) * sizeof(float));
-  });
+  for (int64_t l = 0; l < layers; ++l)
+    parallel_pieces(n, width, rows * n >= parallel_from, [=](int64_t first, int64_t count) {
+      float sums[width] = {};
+      for (int64_t r = 0; r < rows; ++r) accumulate(sums, dy + (l * rows + r) * n + first, count);
+      std::memcpy(db + l * n + first, sums, static_cast<size_t>(count) * sizeof(float));
+    });
 }
 
 void cpu::relu_forward(float* y, const float* x, int64_t n) {
@@ -127,7 +128,7 @@ Tensor add_bias(const Tensor& x, const Tensor& b) {
   return record("add_bias", {x, b}, y, [rows, n, wants_db = b.wants_grad()](const Tensor& dy) -> std::vector<Tensor> {
     if (!wants_db) return {dy, {}};
     Tensor db(Shape{n}, dy.device());
-    DISPATCH(dy.device(), add_bias_backward(db.data(), dy.data(), rows, n));
+    DISPATCH(dy.device(), add_bias_backward(db.data(), dy.data(), 1, rows, n));
     return {dy, db};
   });
 }

@@ -22,9 +22,9 @@ KERNEL(scale(float* y, const float* x, float s, int64_t n))
 // y = a b
 KERNEL(multiply(float* y, const float* a, const float* b, int64_t n))
 
-// y[r,j] = x[r,j] + b[j];  db[j] = sum_r dy[r,j]
+// y[r,j] = x[r,j] + b[j];  db[l,j] = sum_r dy[l,r,j], of several layers
 KERNEL(add_bias_forward(float* y, const float* x, const float* b, int64_t rows, int64_t n))
-KERNEL(add_bias_backward(float* db, const float* dy, int64_t rows, int64_t n))
+KERNEL(add_bias_backward(float* db, const float* dy, int64_t layers, int64_t rows, int64_t n))
 
 // y = max(x, 0);  dx = dy where y > 0
 KERNEL(relu_forward(float* y, const float* x, int64_t n))

@@ -90,7 +90,7 @@ std::vector<Kernel> kernels(Device device) {
   CASE(3 * N, N, add, x0.data(), a.data(), b.data(), n);
   CASE(2 * N, N, scale, x0.data(), a.data(), 2.0f, n);
   CASE(2 * N, N, add_bias_forward, x0.data(), a.data(), bias.data(), rows, d);
-  CASE(N, N, add_bias_backward, small1.data(), a.data(), rows, d);
+  CASE(N, N, add_bias_backward, small1.data(), a.data(), 1, rows, d);
   CASE(2 * N, N, relu_forward, x0.data(), a.data(), n);
   CASE(3 * N, N, relu_backward, x0.data(), g.data(), a.data(), n);
   CASE(2 * N, 4 * N, gelu_forward, x0.data(), a.data(), n);
