@@ -87,45 +87,47 @@ rows() {
 # Of the log of a test program: how many cases passed and failed.
 summary() { grep -a '^\[doctest\] test cases:' "$1" | tail -n 1 | sed 's/.*test cases: *//; s/ *| */, /g; s/, *[0-9]* skipped/;/'; }
 
-# names PATTERN...: of the test cases that match. Says so if there is none for one of the patterns.
-names() {
-  local pattern listed
-  for pattern in "$@"; do
-    listed=$(./runnel_tests --list-test-cases --test-case="${pattern//,/\\,}" | grep -av '^\[doctest\]\|^====')
-    if [ -n "$listed" ]; then echo "$listed"; else failed "test cases" "no test case is called $pattern" >&2; fi
-  done
-}
+# list OPTION...: the names of the test cases that these options choose.
+list() { ./runnel_tests --list-test-cases "$@" | grep -av '^\[doctest\]\|^===='; }
 
-# test_cases PART LIMIT PATTERN...: each in a process of its own, so that a sticky CUDA error or a hang stays there; as many
-# at once as there are cores, since most of their time goes into opening the GPU. The log of each that failed is kept.
+# test_cases PART NUMBER LIMIT: those named on standard input, so many in a process, for at most so many seconds; eight
+# processes at once, since a driver opens the GPU for one after another. Logs are kept of what failed.
 test_cases() {
-  local number=0 name
-  names "${@:3}" >"$work/$1.names"
-  : >"$work/$1.results"
-  while IFS= read -r name; do
-    while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
+  local names=() number=0 results=$work/$1.results
+  : >"$results"
+  while mapfile -n "$2" -t names && [ ${#names[@]} -gt 0 ]; do
+    while [ "$(jobs -rp | wc -l)" -ge 8 ]; do wait -n; done
     number=$((number + 1))
-    test_case "$1" "$2" "$name" "$work/$1-$number.log" &
-  done <"$work/$1.names"
+    run_cases "$1" "$3" "${1// /-}-$number" "${names[@]}" &
+  done
   wait
-  row "$1" "$(awk -F'\t' '{ ++n[$1] } END {
-    printf "%d cases: %d passed, %d failed, %d skipped, %d not reached", NR, n["passed"], n["failed"], n["skipped"], n["late"] }' "$work/$1.results")"
-  row "$1, slowest" "$(sort -t$'\t' -k2nr "$work/$1.results" | head -n 5 | awk -F'\t' '{ printf "%s%s (%.1f s)", (NR > 1 ? ", " : ""), $3, $2 }')"
-  ! grep -q $'^late\t0\t' "$work/$1.results" || not_reached "$(grep -c $'^late\t0\t' "$work/$1.results") test cases of $1"
+  row "$1" "$(awk -F'\t' '{ ++n[$1] } END { printf "%d cases: %d passed, %d failed, %d skipped, %d not reached",
+    NR - n["skipped"], n["passed"] - n["skipped"], n["failed"], n["skipped"], n["late"] }' "$results")"
+  row "$1, slowest" "$(sort -t$'\t' -k2nr "$results" | head -n 5 | awk -F'\t' '{ printf "%s%s (%.1f s)", (NR > 1 ? ", " : ""), $3, $2 }')"
+  ! grep -q ^late "$results" || not_reached "$(grep -c ^late "$results") test cases of $1"
 }
 
-test_case() {
-  local begin=$EPOCHREALTIME code result
-  [ "$SECONDS" -lt "$deadline" ] || { printf 'late\t0\t%s\n' "$3" >>"$work/$1.results"; return; }
-  OMP_NUM_THREADS=2 within "$2" ./runnel_tests --skip-status=77 --test-case="${3//,/\\,}" >"$4" 2>&1 </dev/null
+# run_cases PART LIMIT LOG NAME...: in one process. If it fails or hangs, each case by itself: so the report names it, and a
+# sticky CUDA error spoils no other.
+run_cases() {
+  local results=$work/$1.results log=$work/$3.log filter code i names=("${@:4}")
+  printf -v filter '%s,' "${names[@]//,/\\,}"
+  OMP_NUM_THREADS=2 within "$2" ./runnel_tests --skip-status=77 --duration=true --test-case="$filter" >"$log" 2>&1 </dev/null
   code=$?
   case $code in
-    0) result=passed; rm "$4" ;;
-    77) result=skipped; rm "$4" ;;
-    123) result=late; not_reached "the end of $1: $3" ;;
-    *) result=failed; outcome "$1: $3" "$2" $code "$4" ;;
+    0 | 77)
+      sed -n 's/^\([0-9.]*\) s: /passed\t\1\t/p' "$log" >>"$results"
+      sed -n 's/.*MESSAGE: skipped: /skipped\t0\t/p' "$log" >>"$results"
+      rm "$log" ;;
+    123) printf 'late\t0\t%s\n' "${names[@]}" >>"$results" ;;
+    *)
+      if [ ${#names[@]} -gt 1 ]; then
+        for i in "${!names[@]}"; do run_cases "$1" "$2" "$3-$((i + 1))" "${names[i]}"; done
+      else
+        printf 'failed\t0\t%s\n' "${names[0]}" >>"$results"
+        outcome "$1: ${names[0]}" "$2" $code "$log"
+      fi ;;
   esac
-  printf '%s\t%s\t%s\n' $result "$(awk "BEGIN { print $EPOCHREALTIME - $begin }")" "$3" >>"$work/$1.results"
 }
 
 # What is new to a GPU: tensor cores, shuffles, cuBLAS, memory pools, graphs.
@@ -139,10 +141,14 @@ ops=('causal_product equals*' 'linear_attention equals*' 'linear attention and i
 smoke() {
   rows "version" 30 ./runnel --version
   rows "forms of linear attention" 30 ./runnel check --device cuda --precision f32
-  test_cases smoke 40 "${ops[@]}" 'decoder: every decoder*' 'mnist on CUDA*' 'copy train on CUDA*'
+  local pattern names
+  for pattern in "${ops[@]}" 'decoder: every decoder*' 'mnist on CUDA*' 'copy train on CUDA*'; do
+    names=$(list --test-case="${pattern//,/\\,}")
+    if [ -n "$names" ]; then echo "$names"; else failed "smoke" "no test case is called $pattern" >&2; fi
+  done | test_cases smoke 1 40
   # A job of one process, as torchrun starts it.
-  [ -n "$nccl" ] || rows "NCCL, a job of one process" 30 env RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29411 \
-    ./runnel copy train --preset tiny --device cuda --steps 20 --out "$work/nccl"
+  [ -n "$nccl" ] || rows "NCCL, a job of one process" 30 env NCCL_DEBUG=VERSION RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29411 \
+    ./runnel copy train --preset tiny --device cuda --micro-batch 8 --reduction fast --steps 20 --out "$work/nccl"
 }
 
 speed() {
@@ -168,7 +174,11 @@ speed() {
   rows "generation, other methods" 60 "${bench[@]}" generation --device cuda --method softmax,lsh-1,lsh-4 --runs 1 --limit 10 --out "$work/generation-others"
 }
 
-tests() { test_cases tests 60 '*'; }
+tests() {
+  local programs='*apps.cpp,*command_line.cpp,*examples.cpp,*processes.cpp,*robustness.cpp'
+  list --source-file-exclude="$programs" | test_cases tests 8 40
+  list --source-file="$programs" | test_cases "tests of the program" 1 90  # which starts processes of its own
+}
 
 sanitize() {
   local sanitizer patterns log limit code i tools=(memcheck synccheck initcheck racecheck) needs=(3 2 2 5) all=12
@@ -194,11 +204,12 @@ by_ncu() {
     --clock-control none --kernel-name "regex:$2" --launch-count "$3" --export "$work/$1.ncu-rep" "${@:4}" >"$log" 2>&1
   code=$?
   if [ $code -eq 0 ] && [ ! -e "$work/$1.ncu-rep" ]; then failed "$1" "no kernel is called $2: $(grep -am 1 '==ERROR==\|==WARNING==' "$log")"; else outcome "$1" 20 $code "$log"; fi
-  [ ! -e "$work/$1.ncu-rep" ] || row "ncu" "$1.ncu-rep"
+  [ ! -e "$work/$1.ncu-rep" ] || { "$ncu" --import "$work/$1.ncu-rep" --page details >>"$log" 2>&1; row "ncu" "$1.ncu-rep, as text in $1.log"; }
 }
 
 profile() {
   local ncu attention=(./runnel bench attention --device cuda --attention linear --batch 10 --lengths 783 --out "$work/profile")
+  export CUDA_MODULE_LOADING=EAGER  # otherwise each kernel is loaded by its first call
   RUNNEL_PROFILE=1 rows "profile, training" 20 sh -c './runnel bench training --device cuda --runs 3 2>&1 >/dev/null'
   RUNNEL_PROFILE=1 rows "profile, attention, B 10, L 783" 10 sh -c '"$@" 2>&1 >/dev/null' sh "${attention[@]}"
   ncu=$(command -v ncu || ls /usr/local/cuda/bin/ncu 2>/dev/null) || { row "ncu" "not installed"; return; }

@@ -15,24 +15,34 @@ fake bin/python3 'exit 1'
 fake bin/ldd 'true'
 fake bin/ldconfig 'echo "libnccl.so.2 (libc6,x86-64) => /lib/libnccl.so.2"'
 fake bin/nproc 'echo 4'
-fake bin/ncu 'echo "ncu $*"; while [ "$1" != --export ]; do shift; done; touch "$2"'
+fake bin/ncu 'echo "ncu $*"; [ "$1" = --import ] && exit; while [ "$1" != --export ]; do shift; done; touch "$2"'
 fake bin/compute-sanitizer 'shift 4; "$@"; echo "========= ERROR SUMMARY: 0 errors"'
 fake runnel 'case "$*" in
   *"$FAKE_FAILS"*) echo first; echo "runnel: it broke" >&2; exit 3 ;;
   *training*) echo "training: a | b"; sleep "${FAKE_SLEEP:-0}"; echo "profile of $*" >&2 ;;
   *) echo "result of $*" ;;
 esac'
-# Test cases: those of the patterns, or five for "*", of which one can fail and one can hang.
-fake runnel_tests 'case "$*" in
-  *"$FAKE_MISSING"*--list*|*--list*"$FAKE_MISSING"*) ;;
-  --list-test-cases\ --test-case=\*) printf "[doctest] listing all test case names\n====\na, b: *\nc\nfails\nhangs\nskipped\n====\n[doctest] unskipped test cases: 5\n" ;;
-  --list-test-cases*) echo "${2#--test-case=}" | tr -d "\\\\" | tr "*" x ;;
-  *=fails) if [ -n "$FAKE_TEST_FAILS" ]; then echo "x.cpp:7: ERROR: CHECK( a ) is NOT correct!"; exit 1; fi ;;
-  *=hangs) sleep "${FAKE_TEST_HANGS:-0}" ;;
-  *=skipped) exit 77 ;;
-  *"=a, b: *") echo "the comma is not escaped"; exit 1 ;;
+# Test cases: those of the patterns of `smoke`; three of ops and three of the program, of which one can fail and one hang.
+cat >runnel_tests <<'TESTS'
+#!/usr/bin/env bash
+case $* in
+  --list*"$FAKE_MISSING"*) ;;
+  --list*exclude*) printf '[doctest] listing all test case names\n====\na, b: *\nc\nhangs\n====\n[doctest] unskipped test cases: 3\n' ;;
+  --list*--source-file=*) printf 'fails\nskipped\nd\n' ;;
+  --list*) pattern=${2#--test-case=}; pattern=${pattern//\\/}; echo "${pattern//\*/x}" ;;
 esac
-printf "[doctest] test cases: %d | %d passed | 0 failed | 0 skipped\n" 1 1'
+[[ $* != *--list* ]] || exit 0
+names=${*: -1} names=${names#--test-case=} status=0 failed=0
+while IFS= read -r name; do
+  [ "$name" != hangs ] || sleep "${FAKE_TEST_HANGS:-0}"
+  echo "0.5 s: $name"
+  [ "$name" != skipped ] || { echo "x.cpp:3: MESSAGE: skipped: 1 test, no cake"; status=77; }
+  [ "$name" != fails ] || [ -z "$FAKE_TEST_FAILS" ] || { echo "x.cpp:7: ERROR: CHECK( a ) is NOT correct!"; status=1 failed=1; }
+done < <(sed 's/\\,/\x01/g; s/,/\n/g' <<<"${names%,}" | tr '\001' ,)
+echo "[doctest] test cases: 1 | $((1 - failed)) passed | $failed failed | 0 skipped"
+exit $status
+TESTS
+chmod +x runnel_tests
 export PATH=$folder/bin:$PATH FAKE_FAILS=nothing FAKE_MISSING=nothing FAKE_TEST_FAILS=
 
 fail() { echo "tests/gpu_report.sh: $1"; cat "$report" output 2>/dev/null; exit 1; }
@@ -78,11 +88,12 @@ has '| NCCL, a job of one process | result of copy train'
 has '| smoke | 19 cases: 19 passed, 0 failed, 0 skipped, 0 not reached |'
 has '| ladder | result of bench ladder --device cuda'
 has '| beside PyTorch | PyTorch cannot be imported'
-has '| tests | 5 cases: 4 passed, 0 failed, 1 skipped, 0 not reached |'
+has '| tests | 3 cases: 3 passed, 0 failed, 0 skipped, 0 not reached |'
+has '| tests of the program | 3 cases: 2 passed, 0 failed, 1 skipped, 0 not reached |'
 has '| compute-sanitizer racecheck | 1, 1 passed, 0 failed; ERROR SUMMARY: 0 errors |'
 has '| profile, training | profile of bench training --device cuda --runs 3 |'
-has '| ncu | ncu-attention.ncu-rep |'
-has '| ncu | ncu-step.ncu-rep |'
+has '| ncu | ncu-attention.ncu-rep, as text in ncu-attention.log |'
+has '| ncu | ncu-step.ncu-rep, as text in ncu-step.log |'
 has '| not reached | nothing |'
 [ "$(grep -o '| part [a-z]*' $report | tr -d '\n')" = '| part smoke| part speed| part tests| part sanitize| part profile' ] ||
   fail "the parts are not in order"
@@ -98,7 +109,7 @@ has '| generation | result of bench generation --device cuda'
 [ "$(head -n "$before" $report | grep -c '| part ')" -eq 5 ] || fail "the first report is gone"
 has_log ncu-step.ncu-rep
 FAKE_MISSING=RAdam run 1 smoke
-has '| test cases | **failed**: no test case is called RAdam, AdamW: twelve* |'
+has '| smoke | **failed**: no test case is called RAdam, AdamW: twelve* |'
 fake bin/compute-sanitizer 'echo "========= ERROR SUMMARY: 2 errors"; exit 9'
 run 1 sanitize
 has 'ERROR SUMMARY: 2 errors |'
@@ -111,17 +122,19 @@ run 1 profile
 has '| ncu-step | **failed**: no kernel is called linear_attention_step: ==WARNING== No kernels were profiled. |'
 rm bin/ncu bin/compute-sanitizer
 
-# A test case that fails, and one that hangs when the time of its part is over.
+# A test case that fails, and one that hangs, which is named if its part has time for that.
 rm -r report
-FAKE_TEST_FAILS=1 FAKE_TEST_HANGS=60 run 1 --seconds 9 --out other tests
+sed -i 's/test_cases tests 8 40/test_cases tests 8 5/' gpu-report.sh
+FAKE_TEST_FAILS=1 FAKE_TEST_HANGS=60 run 1 --seconds 60 --out other tests
 report=other/report.md
-has '| tests | 5 cases: 2 passed, 1 failed, 1 skipped, 1 not reached |'
-has '| tests: fails | **failed**: exit status 1: x.cpp:7: ERROR: CHECK( a ) is NOT correct! |'
-has '| not reached | the end of tests: hangs |'
-has_log tests-3.log
-sed -i 's/test_cases tests 60/test_cases tests 7/' gpu-report.sh
-FAKE_TEST_HANGS=60 run 1 --seconds 60 --out other tests
-has '| tests: hangs | **failed**: it took more than 7 s |'
+has '| tests | 3 cases: 2 passed, 1 failed, 0 skipped, 0 not reached |'
+has '| tests: hangs | **failed**: it took more than 5 s |'
+has_log tests-1-3.log
+has '| tests of the program | 3 cases: 1 passed, 1 failed, 1 skipped, 0 not reached |'
+has '| tests of the program: fails | **failed**: exit status 1: x.cpp:7: ERROR: CHECK( a ) is NOT correct! |'
+has_log tests-of-the-program-1.log
+FAKE_TEST_HANGS=60 run 1 --seconds 3 --out other tests
+has '| not reached | 3 test cases of tests; 3 test cases of tests of the program |'
 # No time for the second part.
 FAKE_SLEEP=60 run 1 --seconds 3 --out other speed
 has '| not reached | training, tf32; training, f32; attention, B 10; generation; kernels, tf32;'

@@ -100,7 +100,8 @@ CUmemPoolHandle_st default_pool;
 cudaError_t last_error = cudaSuccess;
 
 // SIMT_FAULT: "unsupported" has no kernels for the device, "busy" is in use by another process, "no-pools" and
-// "refused-pools" cannot allocate in the order of a stream, "lost:N" fails for good with the N-th launch.
+// "refused-pools" cannot allocate in the order of a stream, "lost:N" fails for good with the N-th launch, "idle"
+// launches nothing.
 bool is_lost() {
   static const size_t last = fault().starts_with("lost:") ? std::stoull(fault().substr(5)) : SIZE_MAX;
   return simt::launches() >= last;
@@ -412,6 +413,7 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
   require_device_memory(call.pointers, "a kernel's arguments");
   ++launches();
   if (is_lost()) return result(cudaErrorLaunchFailure);
+  if (fault() == "idle") return enqueue(config.stream, {});
   const Grid grid{blocks, threads, config.dynamicSmemBytes, kernel};
   return enqueue(config.stream, [grid, call = std::move(call)] {
     require_device_memory(call.pointers, "a kernel's arguments, now that it runs,");
