@@ -40,16 +40,20 @@ __global__ void __launch_bounds__(loaders, 4) project_positions_x_kernel(Project
   });
 }
 
-// dp = sum_b x_b dy_b^T
-// Launch: x: tiles of 32 rows of p, y: tiles of 32 of its columns; `loaders` threads.
-// Owns:   the block a tile of dp.
+// dp = sum_b x_b dy_b^T, of `sequences` of them for each of several sums.
+// Launch: x: tiles of 32 rows of p, y: tiles of 32 of its columns, z: sums; `loaders` threads.
+// Owns:   the block a tile of a sum.
 // Shared: TileSum.
 template <class Tile>
-__global__ void __launch_bounds__(loaders, 4) project_positions_p_kernel(Projection n, int rows) {
+__global__ void __launch_bounds__(loaders, 4) project_positions_p_kernel(Projection n, int rows, int sequences) {
   Shared shared;
   TileSum<Tile, Operand::rows, Operand::transposed> sum(shared);
   const int first = static_cast<int>(blockIdx.x) * tile, r = static_cast<int>(blockIdx.y) * tile;
-  for (int b = 0; b < n.batch; ++b, n.x.data += n.x.batch, n.dy.data += n.dy.batch) {
+  const int begin = static_cast<int>(blockIdx.z) * sequences, behind = min(n.batch, begin + sequences);
+  n.x.select(begin, 1);
+  n.dy.select(begin, 1);
+  n.dp.select(static_cast<int>(blockIdx.z), 1);
+  for (int b = begin; b < behind; ++b, n.x.data += n.x.batch, n.dy.data += n.dy.batch) {
     const int end = n.end(b);
     for (int column = 0; column < n.x.width && first < end; column += tile)
       sum.add({n.x, first, end, column}, {n.dy, r, n.dp.width, column});
@@ -79,11 +83,16 @@ void project_positions_forward(float* y, const float* x, const float* p, const i
 
 void project_positions_backward(float* dx, float* dp, const float* dy, const float* x, const float* p,
                                 const int32_t* lengths, PositionSizes s) {
+  // dp has few tiles, so the sequences are divided until there are four blocks for each multiprocessor.
+  const int64_t wanted = std::max<int64_t>(1, 4 * multiprocessors() / (tiles(s.rows) * tiles(s.rank))),
+                sequences = std::max<int64_t>(1, (s.batch + wanted - 1) / wanted),
+                parts = std::max<int64_t>(1, (s.batch + sequences - 1) / sequences);
+  const Temporary<float> sums(parts > 1 ? parts * s.rows * s.rank : 0);
   const Projection n{HeadRows<const float>(x, s.length, 1, s.width),
                      projection_rows(p, s),
                      HeadRows<const float>(dy, s.rank, 1, s.width),
                      HeadRows<float>(dx, s.length, 1, s.width),
-                     HeadRows<float>(dp, s.rows, 1, s.rank),
+                     HeadRows<float>(parts > 1 ? sums.data() : dp, s.rows, 1, s.rank),
                      lengths,
                      static_cast<int>(s.batch),
                      static_cast<int>(s.length)};
@@ -95,7 +104,9 @@ void project_positions_backward(float* dx, float* dp, const float* dy, const flo
       n);
   using OfP = TileSum<Float32, Operand::rows, Operand::transposed>;
   launch("project_positions", exact ? project_positions_p_kernel<Float32> : project_positions_p_kernel<Tf32>,
-         Grid{dim3(tiles(s.rows), tiles(s.rank)), dim3(loaders), OfP::shared_bytes()}, n, static_cast<int>(s.rows));
+         Grid{dim3(tiles(s.rows), tiles(s.rank), static_cast<unsigned>(parts)), dim3(loaders), OfP::shared_bytes()}, n,
+         static_cast<int>(s.rows), static_cast<int>(sequences));
+  if (parts > 1) add_bias_backward(dp, sums.data(), 1, parts, s.rows * s.rank);
 }
 
 }  // namespace runnel::cuda
