@@ -3,11 +3,11 @@
 // The rung before leaves the machine empty. Here a lane is a row of S and a warp a column: a_i b_i^T is one
 // multiply-add per thread, and a column of x_i^T S is a sum over the lanes of a warp.
 //
-// But the parallelism is of the
-// wrong kind. All warps of a block wait for the same x_i, a_i and b_i, position by position, so the latency of memory
-// is as bare as before; and each warp adds five chained shuffles to it, for two multiply-adds per thread. A profiler
-// shows more active warps, the same stalls on "long scoreboard", and new ones on "short scoreboard", the shuffles. It
-// is about as slow as rung 1, or slower: what has to become parallel is the waiting.
+// But the parallelism is of the wrong kind. All warps of a block wait for the same x_i, a_i and b_i, position by
+// position, so the latency of memory is as bare as before; and each warp adds five chained shuffles to it, for two
+// multiply-adds per thread. A profiler shows more active warps, the same stalls on "long scoreboard", and new ones on
+// "short scoreboard", the shuffles. 32 times the threads are three times as fast: what has to become parallel is the
+// waiting.
 #include "cuda/launch.h"
 #include "ops/ladder/kernels.h"
 
