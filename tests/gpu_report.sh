@@ -137,7 +137,7 @@ FAKE_TEST_HANGS=60 run 1 --seconds 3 --out other tests
 has '| not reached | 3 test cases of tests; 3 test cases of tests of the program |'
 # No time for the second part.
 FAKE_SLEEP=60 run 1 --seconds 3 --out other speed
-has '| not reached | training, tf32; training, f32; attention, B 10; generation; kernels, tf32;'
+has '| not reached | training, tf32; training, f32; attention, B 10; generation; beside PyTorch; kernels, tf32;'
 
 # A kill loses no row, and an interruption says where it was.
 report=report/report.md
@@ -154,7 +154,7 @@ for signal in KILL TERM; do
   has '| training, tf32 | training: a \| b |'
   has_log training--tf32.log
 done
-for ((i = 0; i < 60; ++i)); do
+for ((i = 0; i < 600; ++i)); do
   ! kill -0 $killed 2>/dev/null && break
   sleep 0.05
 done

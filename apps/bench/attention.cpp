@@ -114,10 +114,9 @@ double growth(const Curve& curve, double PerSample::*what) {
 // A length that is not measured yet: seconds and bytes grow as between the last two, and no less than in proportion,
 // but at most as the square, since timings of short lengths are noisy.
 PerSample foreseen(const Curve& known, double length) {
-  const auto& [last_length, last] = known.back();
-  const auto grown = [&, ratio = length / last_length](double PerSample::*what) {
+  const auto grown = [&, ratio = length / known.back().first](double PerSample::*what) {
     const double exponent = known.size() > 1 ? growth({known.end() - 2, known.end()}, what) : 1;
-    return last.*what * std::pow(ratio, std::clamp(exponent, 1.0, 2.0));
+    return known.back().second.*what * std::pow(ratio, std::clamp(exponent, 1.0, 2.0));
   };
   return {grown(&PerSample::seconds), grown(&PerSample::bytes)};
 }
