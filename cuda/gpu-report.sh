@@ -17,6 +17,7 @@ stop() { echo "gpu-report.sh: $1" >&2; exit "${2:-1}"; }
 
 while [ $# -gt 0 ]; do
   case $1 in
+    --help) sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${0##*/}"; exit ;;
     --out | --seconds) [ $# -gt 1 ] || stop "$1 needs a value" 2 ;;&
     --out) out=$2; shift ;;
     --seconds)
@@ -103,7 +104,7 @@ test_cases() {
   wait
   row "$1" "$(awk -F'\t' '{ ++n[$1] } END { printf "%d cases: %d passed, %d failed, %d skipped, %d not reached",
     NR - n["skipped"], n["passed"] - n["skipped"], n["failed"], n["skipped"], n["late"] }' "$results")"
-  row "$1, slowest" "$(sort -t$'\t' -k2nr "$results" | head -n 5 | awk -F'\t' '{ printf "%s%s (%.1f s)", (NR > 1 ? ", " : ""), $3, $2 }')"
+  row "$1, slowest" "$(grep ^passed "$results" | sort -t$'\t' -k2nr | head -n 5 | awk -F'\t' '{ printf "%s%s (%.1f s)", (NR > 1 ? ", " : ""), $3, $2 }')"
   ! grep -q ^late "$results" || not_reached "$(grep -c ^late "$results") test cases of $1"
 }
 

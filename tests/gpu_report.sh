@@ -79,6 +79,9 @@ run 1 --out gpu-report.sh/x
 says "gpu-report.sh/x/report.md cannot be written; give a folder that can with --out"
 [ ! -e report ] || fail "there is a report without a GPU"
 
+run 0 --help
+grep -qF 'gpu-report.sh [--out DIR] [--seconds N] [PART...]' output || fail "--help does not help"
+
 # All parts, in order; two files.
 run 0
 has '| GPU, driver | Fake GPU, 580.1 |'
@@ -147,7 +150,7 @@ for signal in KILL TERM; do
   killed=$!
   disown
   for ((i = 0; i < 200; ++i)); do
-    grep -qF 'training: a' $report 2>/dev/null && [ -e report/logs.tar.gz ] && break
+    tar -tzf report/logs.tar.gz 2>/dev/null | grep -q training--tf32.log && break
     sleep 0.05
   done
   [ $signal = KILL ] && kill -KILL -- -$killed || kill -TERM $killed
