@@ -26,7 +26,8 @@ case $words in
   *" attention "*--lengths*) words=${words/--lengths 784,3072/--lengths 64,128} ;;
   *" attention "*) words="$words --lengths 64,128" ;;
   *" ladder "*) words="$words --length 64" ;;
-  *" generation "*) words="${words/--limit 1[05]/--limit 1} --positions 1" ;;
+  *" training "*) words="${words/ --runs 3} --runs 1" ;;
+  *" generation "*) words="${words/--limit 1[05]/--limit 1} --positions 1"; words=${words/softmax,lsh-1,lsh-4/lsh-4} ;;
 esac
 exec '"$runnel"' $words'
 
