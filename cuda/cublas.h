@@ -11,7 +11,6 @@ struct ProductOptions {
   float added_factor = 1;
   int64_t batch = 1;            // of products, whose operands lie one after the other
   bool same_a = false;          // one left operand for all of them
-  bool add = false;             // c +=
   const float* bias = nullptr;  // [batch,n]: added to each row of c
   bool relu = false;            // after the bias
 };
