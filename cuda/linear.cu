@@ -7,8 +7,8 @@
 // the mask of both, and nothing is drawn again.
 //
 // dw is a product for each layer, and db a kernel: cuBLAS divides the sum over the rows among the multiprocessors in a
-// product by itself, but not in a batch, and an epilogue that sums up g takes longer than reading g again. An H200
-// takes 51 us instead of 92 for three layers of 256 x 256 and 7,830 rows in TF32.
+// product by itself, but not in a batch, and an epilogue that sums up g takes longer than reading g again. Measured on
+// an H200 in TF32, 256 x 256 and 7,830 rows: a batch of three layers with the epilogue 92 us, a product by itself 15.5.
 #include "cuda/cublas.h"
 #include "cuda/map.h"
 #include "cuda/temporary.h"

@@ -117,6 +117,12 @@ fake bin/compute-sanitizer 'echo "========= ERROR SUMMARY: 2 errors"; exit 9'
 run 1 sanitize
 has 'ERROR SUMMARY: 2 errors |'
 has '| compute-sanitizer memcheck | **failed**: exit status 9'
+fake bin/compute-sanitizer 'shift 4; "$@"; exec sleep 60'
+run 1 --seconds 4 --out third sanitize
+report=third/report.md
+has '| not reached | compute-sanitizer memcheck; compute-sanitizer synccheck; compute-sanitizer initcheck; compute-sanitizer racecheck |'
+! grep -q '| compute-sanitizer memcheck |' $report || fail "a row for a tool that was ended"
+report=report/report.md
 fake bin/ncu 'echo "==ERROR== ERR_NVGPUCTRPERM"; exit 1'
 run 1 profile
 has '| ncu-attention | **failed**: exit status 1: ==ERROR== ERR_NVGPUCTRPERM |'
