@@ -15,23 +15,22 @@
 #include "apps/training/launcher.h"
 #include "engine/check.h"
 #include "engine/communicator.h"
+#include "engine/text.h"
 
 namespace {
 
-// Names of files stand in sentences as they are: here they lose control characters, and what no file system would take.
+// Names of files stand in sentences as they are: here they lose what no file system would take.
 int complain(const std::string& sentence, int status) {
-  constexpr size_t longest_name = 255, shown = 60;
+  constexpr size_t longest_name = 255, kept = 60;
   std::string line;
   for (size_t at = 0; at < sentence.size();) {
     const size_t end = std::min(sentence.find_first_of("/ ", at), sentence.size() - 1) + 1;
     const bool is_long = end - at > longest_name + 1;
-    line.append(sentence, at, is_long ? shown : end - at);
+    line.append(sentence, at, is_long ? kept : end - at);
     if (is_long) line += "... ";
     at = end;
   }
-  for (char& c : line)
-    if (static_cast<unsigned char>(c) < ' ') c = '?';
-  fmt::print(stderr, "runnel: {}\n", line);
+  fmt::print(stderr, "runnel: {}\n", runnel::shown(line));
   return status;
 }
 

@@ -8,14 +8,15 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "apps/cli/subcommand.h"
 #include "apps/cli/terminal.h"
 #include "apps/plots/pictures.h"
 #include "apps/training/metrics.h"
+#include "datasets/files.h"
 #include "engine/check.h"
 #include "engine/file.h"
+#include "engine/text.h"
 #include "models/json.h"
 #include "models/safetensors.h"
 
@@ -58,27 +59,32 @@ struct Table {
   std::vector<Column> metrics;  // loss and what is measured at validations, each in the units that it has
 };
 
-std::vector<std::string> cells_of(const std::string& row) {
-  std::vector<std::string> cells(1);
+constexpr size_t most_columns = 1000;
+
+// The next row of a file of values with commas between them; false at its end.
+bool next_row(LineFile& file, std::vector<std::string>& cells) {
+  std::string row;
+  if (!file.next(row)) return false;
+  const auto commas = static_cast<size_t>(std::count(row.begin(), row.end(), ','));
+  if (commas >= most_columns) file.wrong("more than " + std::to_string(most_columns) + " columns");
+  cells.assign(1, "");
   for (const char c : row)
     if (c == ',')
       cells.emplace_back();
-    else if (c != '\r')
+    else
       cells.back() += c;
-  return cells;
+  return true;
 }
 
 Table read_metrics(const fs::path& run) {
-  std::istringstream file(read_file(run / "metrics.csv", 1 << 30));
-  std::string row;
-  std::getline(file, row);
-  const std::vector<std::string> names = cells_of(row);
-  check(names.size() > 3 && names[0] == "step" && names[1] == "loss", (run / "metrics.csv").string(), " has no header");
+  LineFile file(run / "metrics.csv");
+  std::vector<std::string> names, cells;
+  check(next_row(file, names) && names.size() > 3 && names[0] == "step" && names[1] == "loss",
+        (run / "metrics.csv").string(), " has no header");
   Table all;
   for (size_t i = 1; i + 3 < names.size(); ++i) all.metrics.push_back({names[i]});
-  while (std::getline(file, row) && !file.eof()) {  // a row without its newline was cut
-    const std::vector<std::string> cells = cells_of(row);
-    if (cells.size() != names.size()) continue;
+  while (next_row(file, cells)) {
+    if (cells.size() != names.size()) continue;  // its end is not written yet
     all.step = std::strtoll(cells[0].c_str(), nullptr, 10);
     for (size_t i = 0; i < all.metrics.size(); ++i) {
       Column& metric = all.metrics[i];
@@ -95,8 +101,10 @@ Table read_metrics(const fs::path& run) {
 }
 
 // Rows of cells as columns; the first row is a heading.
-void print_table(const std::vector<std::vector<std::string>>& rows) {
+void print_table(std::vector<std::vector<std::string>> rows) {
   std::vector<size_t> widths;
+  for (auto& row : rows)
+    for (std::string& cell : row) cell = shown(cell);
   for (const auto& row : rows)
     for (size_t i = 0; i < row.size(); ++i) {
       widths.resize(std::max(widths.size(), i + 1));
@@ -237,7 +245,7 @@ int compare(const std::vector<std::string>& runs, const fs::path& png) {
   print_table(rows);
   plot_losses(runs, png);
   std::error_code error;
-  if (fs::exists(png, error)) fmt::print("{}\n", png.string());
+  if (fs::exists(png, error)) fmt::print("{}\n", shown(png.string()));
   return 0;
 }
 

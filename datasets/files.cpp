@@ -11,6 +11,7 @@
 
 #include "engine/check.h"
 #include "engine/file.h"
+#include "engine/text.h"
 
 namespace runnel {
 
@@ -76,20 +77,45 @@ std::vector<uint8_t> DataFile::read(uint64_t size) {
   return bytes;
 }
 
-LineFile::LineFile(fs::path path) : path_(std::move(path)) {
-  close(open_regular_file(path_));
-  file_.open(path_, std::ios::binary);
-}
+LineFile::LineFile(const fs::path& path)
+    : name_(path.string()), file_(new int(open_regular_file(path)), [](const int* file) {
+        close(*file);
+        delete file;
+      }) {}
+
+LineFile::LineFile(std::string name, int descriptor)
+    : name_(std::move(name)), file_(std::make_shared<const int>(descriptor)) {}
 
 bool LineFile::next(std::string& line) {
-  const bool more = static_cast<bool>(std::getline(file_, line));
-  check(more || file_.eof(), path_.string(), ": cannot be read after line ", number_);
-  if (more && line.ends_with('\r')) line.pop_back();
-  number_ += more;
+  constexpr size_t longest = 16 << 20, block = 1 << 16;
+  line.clear();
+  for (;;) {
+    const size_t end = block_.find('\n', used_), stop = std::min(end, block_.size());
+    line.append(block_, used_, stop - used_);
+    used_ = stop + (end != std::string::npos);
+    if (line.size() > longest) fail(name_, ": line ", number_ + 1, " is longer than ", longest, " bytes");
+    if (end != std::string::npos) break;
+    block_.resize(block);
+    const int64_t got = read_some(*file_, block_.data(), block_.size());
+    check(got >= 0, name_, ": cannot be read after line ", number_, ": ", std::strerror(errno));
+    block_.resize(static_cast<size_t>(got));
+    used_ = 0;
+    if (got == 0 && line.empty()) return false;
+    if (got == 0) break;
+  }
+  constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+  if (++number_ == 1 && line.starts_with(byte_order_mark)) line.erase(0, byte_order_mark.size());
+  if (line.ends_with('\r')) line.pop_back();
+  return true;
+}
+
+bool LineFile::next_text(std::string& line) {
+  const bool more = next(line);
+  if (more) check_text(line, at());
   return more;
 }
 
-std::string LineFile::at() const { return path_.string() + ":" + std::to_string(number_); }
+std::string LineFile::at() const { return name_ + ":" + std::to_string(number_); }
 
 void LineFile::wrong(const std::string& what) const { fail(at(), ": ", what); }
 

@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -51,21 +50,27 @@ class DataFile {
   std::unique_ptr<gzFile_s, int (*)(gzFile_s*)> file_;
 };
 
-// The lines of a text file, one after another, whatever their length; they end in \n or \r\n.
+// The lines of a text file, one after another, in bounded memory. They end in \n or \r\n; a byte order mark before the
+// first one is left out.
 class LineFile {
  public:
-  explicit LineFile(std::filesystem::path path);  // throws Error if it is not there, or no regular file
+  explicit LineFile(const std::filesystem::path& path);  // throws Error if it is not there, or no regular file
+  LineFile(std::string name, int descriptor);            // of one that is open, as standard input, and stays so
 
-  // The next line, without its end; false at the end of the file. Throws Error if it cannot be read.
+  // The next line, without its end; false at the end of the file. Throws Error if it cannot be read, or is longer than
+  // 16 MiB.
   bool next(std::string& line);
+  bool next_text(std::string& line);  // and throws Error if the line is not UTF-8
 
   std::string at() const;  // the file and the number of the last line
   // Throws Error: those, and what is wrong with the line.
   [[noreturn]] void wrong(const std::string& what) const;
 
  private:
-  std::filesystem::path path_;
-  std::ifstream file_;
+  std::string name_;
+  std::shared_ptr<const int> file_;
+  std::string block_;  // what has been read of the file, and from where on it has not been used
+  size_t used_ = 0;
   int64_t number_ = 0;
 };
 

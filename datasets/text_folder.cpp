@@ -12,6 +12,7 @@
 #include "datasets/batch.h"
 #include "engine/check.h"
 #include "engine/file.h"
+#include "engine/text.h"
 
 namespace runnel {
 namespace {
@@ -32,8 +33,10 @@ std::map<std::string, fs::path> classes_in(const fs::path& folder) {
   std::map<std::string, fs::path> classes;
   std::error_code error;
   for (const fs::path& path : entries(folder))
-    if (const std::string name = path.filename(); fs::is_directory(path, error) && name[0] != '.' && name != "unsup")
+    if (const std::string name = path.filename(); fs::is_directory(path, error) && name[0] != '.' && name != "unsup") {
+      check_text(name, folder.string() + ": a class");
       classes[name] = path;
+    }
   check(!classes.empty(), folder.string(), ": no sub-folders", advice);
   check(classes.size() > 1, folder.string(), ": only one class, ", classes.begin()->first, advice);
   return classes;
@@ -58,13 +61,12 @@ std::vector<uint8_t> read_beginning(const fs::path& path, int64_t longest) {
   constexpr size_t chunk = 1 << 16;
   const int file = open_regular_file(path);
   std::vector<uint8_t> bytes;
-  ssize_t got = 1;
+  int64_t got = 1;
   while (got > 0 && std::ssize(bytes) < longest) {
     const size_t had = bytes.size();
     bytes.resize(had + std::min(chunk, static_cast<size_t>(longest) - had));
-    do got = read(file, bytes.data() + had, bytes.size() - had);
-    while (got < 0 && errno == EINTR);
-    bytes.resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    got = read_some(file, bytes.data() + had, bytes.size() - had);
+    bytes.resize(had + static_cast<size_t>(std::max<int64_t>(got, 0)));
   }
   const int code = errno;
   close(file);

@@ -2,12 +2,14 @@
 #pragma once
 #include <sstream>
 #include <stdexcept>
+#include <string>
 
 namespace runnel {
 
-// Something failed: a shape, a file, the memory, the loss. The program exits with status 1.
+// Something failed: a shape, a file, the memory, the loss. The program exits with status 1. It is kept in
+// one line, as shown() in engine/text.h prints it: the names in it may have come from anybody.
 struct Error : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& sentence);
 };
 
 // The command line asks for the impossible. The program exits with status 2.

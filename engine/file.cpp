@@ -130,6 +130,13 @@ int open_regular_file(const fs::path& path) {
   fail(path.string(), " is not a regular file");
 }
 
+int64_t read_some(int file, void* to, size_t bytes) {
+  ssize_t got;
+  do got = read(file, to, bytes);
+  while (got < 0 && errno == EINTR);
+  return got;
+}
+
 std::string read_file(const fs::path& path, uint64_t most) {
   const Descriptor file{open_regular_file(path)};
   struct stat status;
@@ -138,8 +145,7 @@ std::string read_file(const fs::path& path, uint64_t most) {
         most);
   std::string text(static_cast<size_t>(status.st_size), '\0');
   for (size_t done = 0; done < text.size();) {
-    const ssize_t got = read(file.fd, text.data() + done, text.size() - done);
-    if (got < 0 && errno == EINTR) continue;
+    const int64_t got = read_some(file.fd, text.data() + done, text.size() - done);
     check(got >= 0, path.string(), " cannot be read: ", std::strerror(errno));
     if (got == 0) text.resize(done);  // it has become shorter
     done += static_cast<size_t>(got);

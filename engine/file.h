@@ -47,6 +47,9 @@ void check_replaceable(const std::filesystem::path& path, const std::string& kin
 // block.
 int open_regular_file(const std::filesystem::path& path);
 
+// As read(2), and again if a signal has interrupted it.
+int64_t read_some(int file, void* to, size_t bytes);
+
 // All of a regular file. Throws Error that names the path, also if it is larger than `most` bytes.
 std::string read_file(const std::filesystem::path& path, uint64_t most);
 

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "engine/check.h"
+#include "engine/text.h"
 
 namespace runnel {
 namespace {
@@ -144,23 +145,6 @@ std::string set_value(const Setting& setting, const std::string& text) {
   };
   const std::string wrong = std::visit(read, setting.value);
   return wrong.empty() ? "" : excerpt(text) + " " + wrong;
-}
-
-bool is_utf8(const std::string& text) {
-  try {
-    return nlohmann::json(text).dump(), true;
-  } catch (const nlohmann::json::exception&) {
-    return false;
-  }
-}
-
-std::string excerpt(const std::string& text) {
-  constexpr size_t longest = 60;
-  size_t size = std::min(text.size(), longest);
-  while (size < text.size() && size > longest - 4 && (text[size] & 0xc0) == 0x80) --size;  // between characters
-  std::string line =
-      nlohmann::json(text.substr(0, size)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  return line.substr(1, line.size() - 2) + (size < text.size() ? "..." : "");
 }
 
 nlohmann::json to_json(const Settings& list) {

@@ -55,8 +55,6 @@ std::string problem_of(const Setting& setting);  // why its value is not allowed
 // Sets the value from what a user wrote. Whole numbers are decimal digits, with a minus or without; others may have a
 // point and an exponent, whatever the locale. Returns "", or the problem, and then changes nothing.
 std::string set_value(const Setting& setting, const std::string& text);
-bool is_utf8(const std::string& text);
-std::string excerpt(const std::string& text);  // for a message: one line of at most 60 characters of valid UTF-8
 nlohmann::json to_json(const Settings& list);  // {name: value}
 // Takes over the values of a JSON object. Returns "", or the first problem: a value that is missing, of another type or
 // out of its range, with the setting's name.

@@ -50,7 +50,7 @@ struct Result {
   std::string out, err;
 };
 
-// A temporary folder in which the program runs.
+// A temporary folder in which the program runs. Its file `stdin`, if there is one, is the standard input.
 struct Sandbox {
   std::string executable = program();
   fs::path folder = fs::temp_directory_path() / ("runnel_apps_" + std::to_string(getpid()));
@@ -68,6 +68,7 @@ struct Sandbox {
     std::vector<char*> argv{const_cast<char*>("runnel")};
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
+    if (const int in = open((folder / "stdin").c_str(), O_RDONLY); in >= 0) dup2(in, STDIN_FILENO);
     dup2(open((folder / "stdout").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), STDOUT_FILENO);
     dup2(open((folder / "stderr").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), STDERR_FILENO);
     const rlimit limit{file_limit, RLIM_INFINITY};

@@ -148,6 +148,32 @@ TEST_CASE("classification: the paper's preset has Long Range Arena's sizes for e
   CHECK(linear["mask-zero"] == false);
 }
 
+TEST_CASE("classification: names of classes and files cannot write on the terminal, or forge a line") {
+  const Sandbox box;
+  const std::string forged = "new\nline:fake\x1b]0;title\a";
+  for (const std::string name : {forged, std::string("other")})
+    for (int i = 0; i < 10; ++i) write_bytes(box.folder / "texts" / name / (std::to_string(i) + ".txt"), name);
+  succeed(box, "text train " + small_model + "--data texts --steps 2 --out run");
+  write_bytes(box.folder / "\x1b[2J.txt", "x");
+  for (const std::string words : {"predict --input \x1b[2J.txt", "evaluate"}) {
+    const Result result = succeed(box, "text " + words + " --threads 1 --model run");
+    CHECK(contains(result.out, "new\\nline:fake\\x1b]0;title\\x07"));
+    CHECK_FALSE(contains(result.out + result.err, "\x1b"));
+  }
+  write_bytes(box.folder / "latin" / "caf\xe9" / "1.txt", "x");
+  write_bytes(box.folder / "latin" / "b" / "1.txt", "x");
+  check_refused(box.run("text train --data latin"), 1, "latin: a class: \"caf\\xe9\" is not UTF-8");
+}
+
+TEST_CASE("predict: a line of standard input that is too long is an error, not the end of the input") {
+  const Sandbox box;
+  for (const std::string part : {"train", "val", "test"})
+    write_bytes(box.folder / "ops" / ("basic_" + part + ".tsv"), expressions(30));
+  succeed(box, "listops train " + small_model + "--data ops --steps 1 --validation 8 --out run");
+  write_bytes(box.folder / "stdin", "[MAX 1 2 ]\n" + std::string(17 << 20, 'x') + "\n[MIN 1 2 ]\n");
+  check_refused(box.run("listops predict --threads 1 --model run"), 1, "standard input: line 2 is longer than");
+}
+
 TEST_CASE("classification: what cannot be is one sentence") {
   const Sandbox box;
   write_texts(box.folder / "texts");

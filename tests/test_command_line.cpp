@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/numerics.h"
+#include "engine/text.h"
 #include "models/attention.h"
 #include "models/settings.h"
 #include "tests/program.h"
@@ -65,9 +66,9 @@ TEST_CASE("settings: integers of config.json keep all their digits, and their ra
 
 TEST_CASE("settings: an excerpt is one short line of valid UTF-8") {
   CHECK(excerpt("plain") == "plain");
-  CHECK(excerpt("a\nb\x1b") == "a\\nb\\u001b");
+  CHECK(excerpt("a\nb\x1b") == "a\\nb\\x1b");
   CHECK(excerpt(std::string(300, 'x')) == std::string(60, 'x') + "...");
-  CHECK(excerpt("\xff") == "\xef\xbf\xbd");
+  CHECK(excerpt("\xff") == "\\xff");
   std::string umlauts;
   for (int i = 0; i < 100; ++i) umlauts += "\xc3\xa4";
   CHECK(excerpt("x" + umlauts) == "x" + umlauts.substr(0, 58) + "...");
@@ -100,8 +101,8 @@ TEST_CASE("the command line: a sentence for each thing that cannot be, in the pr
       {"check twice", "\"runnel check\" takes no \"twice\""},
       {"copy train --out=", "--out needs a value\n"},
       {"copy train --out  --steps 1", "--out needs a value that is not empty\n"},
-      {"copy train --out \xff", "--out \xef\xbf\xbd is not valid UTF-8\n"},
-      {"mnist train --data \xff\xfe", "--data \xef\xbf\xbd\xef\xbf\xbd is not valid UTF-8\n"},
+      {"copy train --out \xff", "--out \\xff is not valid UTF-8\n"},
+      {"mnist train --data \xff\xfe", "--data \\xff\\xfe is not valid UTF-8\n"},
       {"copy evaluate --model m/config.json", "--model m/config.json is not a checkpoint; give a run folder"},
       {"mnist sample --model m/config.json", "--model m/config.json is not a checkpoint; give a run folder"},
   };
@@ -247,6 +248,16 @@ TEST_CASE("runs, compare: what stands in run folders, damaged ones too") {
   if (contains(compared, "\ncompare.png\n")) CHECK(read(box.folder / "compare.png").starts_with("\x89PNG"));  // gnuplot
   check_refused(box.run("compare runs/a"), 2, "compare takes two run folders or more");
   check_refused(box.run("compare runs/a runs/d"), 1, "runs/d/config.json is not a JSON object");
+
+  fs::copy(runs / "a", runs / "e");
+  std::string metrics = read(runs / "a" / "metrics.csv");
+  std::ofstream(runs / "e" / "metrics.csv") << metrics.replace(metrics.find("validation"), 10, "\x1b[31mred");
+  std::ofstream(runs / "d" / "config.json") << "{}";
+  std::ofstream(runs / "d" / "metrics.csv") << std::string(5'000'000, ',');
+  const Result shown = succeed(box, "runs");
+  CHECK(contains(shown.out, "\\x1b[31mred"));
+  CHECK(contains(shown.out, "runs/d/metrics.csv:1: more than 1000 columns"));
+  CHECK(contains(succeed(box, "compare runs/a runs/e").out, "\\x1b[31mred, last"));
 }
 
 TEST_CASE("the command line: more threads than cores are used, with a warning") {

@@ -10,6 +10,7 @@
 #include "datasets/batch.h"
 #include "engine/check.h"
 #include "engine/communicator.h"
+#include "engine/text.h"
 
 namespace runnel {
 
@@ -167,8 +168,8 @@ int evaluate(EvaluateOptions& o) {
     const double recall = 100 * shares[static_cast<size_t>(truth * classes + truth)];
     const double precision = chosen ? 100 * static_cast<double>(row[truth]) / static_cast<double>(chosen) : 0;
     const std::string& name = loaded.class_names[static_cast<size_t>(truth)];
-    lines +=
-        fmt::format("{:>14}  {:>6} samples  recall {:5.1f}%  precision {:5.1f}%\n", name, count, recall, precision);
+    lines += fmt::format("{:>14}  {:>6} samples  recall {:5.1f}%  precision {:5.1f}%\n", shown(name), count, recall,
+                         precision);
     per_class.push_back({{"class", name},
                          {"samples", static_cast<int64_t>(count)},
                          {"recall_percent", recall},

@@ -1,16 +1,17 @@
 // predict: the classes of a user's own inputs with their probabilities.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <iostream>
 #include <numeric>
-#include <sstream>
 
 #include "apps/classification/classification.h"
 #include "apps/cli/terminal.h"
+#include "datasets/files.h"
 #include "datasets/image_file.h"
 #include "engine/check.h"
 #include "engine/file.h"
+#include "engine/text.h"
 
 namespace runnel {
 namespace {
@@ -51,18 +52,13 @@ class InputSamples {
     } else if (dataset_.whole_files) {
       add_text(path, read_file(path, most_file_bytes));
     } else {
-      std::istringstream lines(read_file(path, most_file_bytes));
-      add_lines(path, lines);
+      add_lines(LineFile(path));
     }
   }
-  void add_lines(const std::string& from, std::istream& lines) {
+  void add_lines(LineFile lines) {
     check<UsageError>(!dataset_.side, "--input is needed: a picture file, PNG or JPEG");
-    std::string line;
-    for (int64_t number = 1; std::getline(lines, line); ++number)
-      if (line.find_first_not_of(" \t\r") != std::string::npos) {
-        if (line.ends_with('\r')) line.pop_back();
-        add_text(fmt::format("{}:{}", from, number), line);
-      }
+    for (std::string line; lines.next(line);)
+      if (line.find_first_not_of(" \t") != std::string::npos) add_text(lines.at(), line);
   }
 
   LabelledSequences set;
@@ -89,7 +85,7 @@ int predict_classes(PredictOptions& o) {
   const LoadedClassifier loaded(o.model, *o.dataset, o);
   InputSamples inputs(*o.dataset);
   for (const std::string& file : o.files) inputs.add_file(file);
-  if (o.files.empty()) inputs.add_lines("standard input", std::cin);
+  if (o.files.empty()) inputs.add_lines({"standard input", STDIN_FILENO});
   check(!inputs.names.empty(), o.files.empty() ? "standard input" : "--input", ": there is nothing to classify");
 
   for (int64_t i = 0; i < std::ssize(inputs.names) * inputs.set.per_sample; ++i)
@@ -106,11 +102,11 @@ int predict_classes(PredictOptions& o) {
     std::vector<int64_t> order(static_cast<size_t>(found.classes));
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return found.of(i, a) > found.of(i, b); });
-    std::string line = inputs.names[static_cast<size_t>(i)] + ":";
+    std::string line = shown(inputs.names[static_cast<size_t>(i)]) + ":";
     nlohmann::json probabilities = nlohmann::json::object();
     for (const int64_t c : order) {
       const std::string& name = loaded.class_names[static_cast<size_t>(c)];
-      line += fmt::format("  {} {:.3f}", name, found.of(i, c));
+      line += fmt::format("  {} {:.3f}", shown(name), found.of(i, c));
       probabilities[name] = found.of(i, c);
     }
     if (!o.json) fmt::print("{}\n", line);

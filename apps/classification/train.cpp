@@ -10,6 +10,7 @@
 #include "datasets/batch.h"
 #include "datasets/files.h"
 #include "engine/check.h"
+#include "engine/text.h"
 
 namespace runnel {
 
@@ -128,7 +129,7 @@ class ClassificationTraining : public Task {
     const Predictions found = runnel::predict(model_, set, samples, settings_.view(), shown, report);
     std::string lines;
     for (size_t i = 0; i < samples.size(); ++i) {
-      const auto name = [&](int64_t c) { return set.class_names[static_cast<size_t>(c)]; };
+      const auto name = [&](int64_t c) { return runnel::shown(set.class_names[static_cast<size_t>(c)]); };
       lines +=
           fmt::format("predicted {}, truth {}\n", name(found.chosen(static_cast<int64_t>(i))), name(label(samples[i])));
       for (int64_t s = 0; s < set.per_sample; ++s) {
@@ -159,10 +160,7 @@ ClassificationData load_data(ClassificationSettings& s) {
   if (is_folder)  // absolute: found from any folder
     s.data = std::filesystem::absolute(data_directory(s.data)).lexically_normal().string();
   check<UsageError>(is_utf8(s.data), "the path of the data is not valid UTF-8, as config.json must be: ", s.data);
-  ClassificationData data = s.dataset->load(s, Progress(s.dataset->is_generated ? "generated" : "read"));
-  for (const std::string& name : data.train.class_names)
-    check(is_utf8(name), data.train.name, ": the name of a class, ", excerpt(name), ", is not valid UTF-8");
-  return data;
+  return s.dataset->load(s, Progress(s.dataset->is_generated ? "generated" : "read"));
 }
 
 int train_classification(ClassificationSettings& s, const ClassificationData& data) {

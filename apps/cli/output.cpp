@@ -9,21 +9,28 @@
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/text.h"
 
 namespace runnel {
 namespace {
 
 int output_error = 0;  // errno of the first write to standard output that failed
 bool is_dropped = false;
-int text_descriptor = STDOUT_FILENO, output_descriptor = STDOUT_FILENO, error_descriptor = STDERR_FILENO;
+bool prints_escapes = false;  // in print_escapes
 
-// Claims to have written everything: {fmt} throws if a stream fails, which would end a run for a line of progress.
-ssize_t write_or_drop(void* descriptor, const char* bytes, size_t size) {
-  const int fd = *static_cast<const int*>(descriptor);
-  for (size_t done = is_dropped ? size : 0; done < size;) {
-    const ssize_t written = write(fd, bytes + done, size - done);
+struct Stream {
+  int descriptor;
+  std::string begun = {};  // the first bytes of a character whose others follow
+};
+Stream text_stream{STDOUT_FILENO}, error_stream{STDERR_FILENO};
+
+void write_or_drop(int fd, std::string_view text) {
+  while (!text.empty() && !is_dropped) {
+    const ssize_t written = write(fd, text.data(), text.size());
     if (written >= 0) {
-      done += static_cast<size_t>(written);
+      text.remove_prefix(static_cast<size_t>(written));
     } else if (errno == EAGAIN) {  // another program made the terminal non-blocking
       usleep(1000);
     } else if (errno != EINTR) {
@@ -31,13 +38,37 @@ ssize_t write_or_drop(void* descriptor, const char* bytes, size_t size) {
       break;
     }
   }
+}
+
+// How many bytes of a text are whole characters, if it is UTF-8.
+size_t whole_characters(std::string_view text) {
+  for (size_t i = text.size(); i > 0 && text.size() - i < 3; --i) {
+    const auto byte = static_cast<unsigned char>(text[i - 1]);
+    if ((byte & 0xc0) == 0x80) continue;
+    const size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
+    return i - 1 + length > text.size() ? i - 1 : text.size();
+  }
+  return text.size();
+}
+
+// Names that came from outside may stand in whatever is printed, and no escape sequence of theirs reaches a terminal.
+// Claims to have written everything: {fmt} throws if a stream fails, which would end a run for a line of progress.
+ssize_t write_shown(void* cookie, const char* bytes, size_t size) {
+  Stream& stream = *static_cast<Stream*>(cookie);
+  std::string text = std::exchange(stream.begun, "") + std::string(bytes, size);
+  if (!prints_escapes) {
+    const size_t whole = whole_characters(text);
+    stream.begun = text.substr(whole);
+    text = shown(std::string_view(text).substr(0, whole), Lines::kept);
+  }
+  write_or_drop(stream.descriptor, text);
   return static_cast<ssize_t>(size);
 }
 
-FILE* stream_to(int& descriptor, int buffering) {
+FILE* stream_to(Stream& to, int buffering) {
   cookie_io_functions_t functions{};
-  functions.write = write_or_drop;
-  FILE* const stream = fopencookie(&descriptor, "w", functions);
+  functions.write = write_shown;
+  FILE* const stream = fopencookie(&to, "w", functions);
   if (stream) setvbuf(stream, nullptr, buffering, BUFSIZ);
   return stream;
 }
@@ -50,8 +81,8 @@ void prepare_output() {
   for (int fd = 0; fd < 3; ++fd)
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", modes[fd]);  // the lowest free number, which is fd
   std::signal(SIGPIPE, SIG_IGN);
-  if (FILE* const out = stream_to(text_descriptor, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF)) stdout = out;
-  if (FILE* const err = stream_to(error_descriptor, _IONBF)) stderr = err;
+  if (FILE* const out = stream_to(text_stream, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF)) stdout = out;
+  if (FILE* const err = stream_to(error_stream, _IONBF)) stderr = err;
 }
 
 void drop_output(bool drop) {
@@ -67,12 +98,23 @@ std::string output_problem() {
 
 void print_text_to_stderr() {
   std::fflush(stdout);
-  text_descriptor = error_descriptor;
+  text_stream.descriptor = STDERR_FILENO;
 }
 
 void print_json(const nlohmann::json& object) {
-  const std::string text = object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  write_or_drop(&output_descriptor, text.data(), text.size());
+  const auto text = [&](bool ascii) {
+    return object.dump(2, ' ', ascii, nlohmann::json::error_handler_t::replace) + "\n";
+  };
+  const std::string readable = text(false);
+  write_or_drop(STDOUT_FILENO, readable == shown(readable, Lines::kept) ? readable : text(true));
+}
+
+void print_escapes(FILE* stream, const std::string& text) {
+  std::fflush(stream);
+  prints_escapes = true;
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fflush(stream);
+  prints_escapes = false;
 }
 
 }  // namespace runnel

@@ -1,5 +1,7 @@
-// Standard output and error for runs of days: what cannot be written is dropped, and main says so at the end.
+// Standard output and error for runs of days: what cannot be written is dropped, and main says so at the end. Control
+// characters in what is printed become escapes (shown(), engine/text.h), but for line feeds and tabs.
 #pragma once
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -17,5 +19,8 @@ std::string output_problem();
 // For --json: what is printed goes to stderr from now on, except what print_json prints.
 void print_text_to_stderr();
 void print_json(const nlohmann::json& object);
+
+// The program's own escape sequences, as they are.
+void print_escapes(FILE* stream, const std::string& text);
 
 }  // namespace runnel

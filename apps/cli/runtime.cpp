@@ -11,6 +11,7 @@
 #include "engine/check.h"
 #include "engine/communicator.h"
 #include "engine/numerics.h"
+#include "engine/text.h"
 
 namespace runnel {
 

@@ -9,6 +9,7 @@
 
 #include "apps/training/mpi_communicator.h"
 #include "engine/check.h"
+#include "engine/text.h"
 #include "engine/version.h"
 
 namespace runnel {

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "apps/cli/output.h"
+
 namespace runnel {
 namespace {
 
@@ -38,6 +40,10 @@ void say(const std::string& text) {
 
 void warn(const std::string& text) { print(stderr, text); }
 
+void say_escapes(const std::string& text) {
+  if (!quiet) print_escapes(stdout, text);
+}
+
 void Progress::operator()(int64_t done, int64_t total) const {
   const Clock::time_point now = Clock::now();
   if (quiet || now - begun_ < std::chrono::seconds(1) || !is_terminal(STDERR_FILENO)) return;
@@ -49,11 +55,12 @@ void Progress::operator()(int64_t done, int64_t total) const {
   std::string line =
       fmt::format("{} {} of {} ({}%), {} left", what_, done, total, 100 * done / total, duration_text(left));
   line.resize(std::min(line.size(), static_cast<size_t>(terminal_columns(STDERR_FILENO) - 1)));
-  warn("\r\x1b[K" + line);
+  print_escapes(stderr, erased_line);
+  warn(line);
 }
 
 void Progress::erase() const {
-  if (std::exchange(shown_, {}) != Clock::time_point()) warn("\r\x1b[K");
+  if (std::exchange(shown_, {}) != Clock::time_point()) print_escapes(stderr, erased_line);
 }
 
 std::string duration_text(double seconds) {

@@ -14,8 +14,10 @@ int64_t terminal_columns(int descriptor);  // 80 if it does not say
 
 void set_quiet(bool quiet);  // --quiet: results, warnings and errors only
 
-void say(const std::string& text);   // how something goes on, to stdout; nothing with --quiet
-void warn(const std::string& text);  // to stderr
+void say(const std::string& text);          // how something goes on, to stdout; nothing with --quiet
+void warn(const std::string& text);         // to stderr
+void say_escapes(const std::string& text);  // say() of escape sequences, which say() shows as text
+inline const std::string erased_line = "\r\x1b[K";
 
 // A line on stderr with the share done and the time left: it appears after a second, is written over at most ten times
 // a second, and is erased at the end. Nothing with --quiet, or if stderr is no terminal.

@@ -9,6 +9,7 @@
 #include "apps/images/images.h"
 #include "datasets/image_file.h"
 #include "engine/check.h"
+#include "engine/text.h"
 #include "models/generation.h"
 
 namespace runnel {

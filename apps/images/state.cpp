@@ -6,6 +6,7 @@
 
 #include "apps/images/images.h"
 #include "engine/check.h"
+#include "engine/text.h"
 
 namespace runnel {
 namespace {

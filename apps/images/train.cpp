@@ -9,6 +9,7 @@
 #include "apps/training/task.h"
 #include "datasets/files.h"
 #include "engine/check.h"
+#include "engine/text.h"
 #include "models/generation.h"
 #include "models/local_heads.h"
 

@@ -4,6 +4,7 @@
 #include "datasets/files.h"
 #include "datasets/text_pairs.h"
 #include "engine/check.h"
+#include "engine/text.h"
 
 namespace runnel {
 

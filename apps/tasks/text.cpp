@@ -1,4 +1,5 @@
 // runnel text: classes of texts, byte by byte: reviews of films (Long Range Arena's Text), or a user's own folders.
+#include "engine/text.h"
 #include "apps/classification/classification.h"
 #include "datasets/files.h"
 #include "datasets/text_folder.h"

@@ -8,6 +8,7 @@
 #include "engine/communicator.h"
 #include "engine/file.h"
 #include "engine/memory.h"
+#include "engine/text.h"
 #include "models/json.h"
 
 namespace runnel {

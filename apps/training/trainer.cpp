@@ -312,7 +312,7 @@ std::vector<double> Trainer::evaluate() {
     write_png(stem.string() + ".png", sheet(pictures, 8));
     if (is_terminal(STDOUT_FILENO)) {
       const int64_t fit = std::min(terminal_columns(STDOUT_FILENO) / (pictures[0].width + 4), std::ssize(pictures));
-      if (fit > 0) say("\r\x1b[K" + half_blocks(sheet({pictures.begin(), pictures.begin() + fit}, fit, 1)));
+      if (fit > 0) say_escapes(erased_line + half_blocks(sheet({pictures.begin(), pictures.begin() + fit}, fit, 1)));
     }
   });
   if (settings_.schedule == "plateau") {
@@ -372,7 +372,8 @@ int Trainer::run() {
       line += "  " + metrics_[i].name + " " + value_text(values[i], metrics_[i].unit);
     if (terminal && values.empty())
       line.resize(std::min(line.size(), static_cast<size_t>(terminal_columns(STDOUT_FILENO) - 1)));
-    say((terminal ? "\r\x1b[K" : "") + line + (terminal && values.empty() ? "" : "\n"));
+    if (terminal) say_escapes(erased_line);
+    say(line + (terminal && values.empty() ? "" : "\n"));
     shown = now();
   };
   if (first > 0) say(fmt::format("resuming at step {}\n", grouped(double(first))));

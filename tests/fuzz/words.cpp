@@ -1,6 +1,7 @@
 // Words of a user: numbers, lists of images, and what messages quote.
 #include "apps/cli/terminal.h"
 #include "apps/images/images.h"
+#include "engine/text.h"
 #include "tests/fuzz/file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
