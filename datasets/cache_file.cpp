@@ -2,6 +2,7 @@
 
 #include <zlib.h>
 
+#include <cstdio>
 #include <cstring>
 
 #include "engine/check.h"
@@ -16,22 +17,27 @@ uint32_t add_to(uint32_t crc, std::span<const char> bytes) {
 
 }  // namespace
 
-std::optional<std::string> CacheFile::read(uint64_t most) const {
-  uint32_t sum;
-  const size_t around = title_.size() + sizeof sum;
-  std::string file;
+bool CacheFile::read(const std::function<void(Archive&)>& take, uint64_t most) const {
+  if (std::error_code ignored; !std::filesystem::exists(path_, ignored)) return false;
   try {
-    file = read_file(path_, most > INT64_MAX - around ? INT64_MAX : most + around);
-  } catch (const Error&) {
-    return {};
+    uint32_t sum;
+    const size_t around = title_.size() + sizeof sum;
+    std::string file = read_file(path_, most > INT64_MAX - around ? INT64_MAX : most + around);
+    if (file.size() >= title_.size() && !file.starts_with(title_)) return false;
+    check(file.size() >= around, "it ends too early");
+    const size_t end = file.size() - sizeof sum;
+    std::memcpy(&sum, file.data() + end, sizeof sum);
+    check(sum == add_to(0, {file.data(), end}), "its checksum is wrong");
+    file.resize(end);
+    file.erase(0, title_.size());
+    Archive results(std::move(file));
+    take(results);
+    check(results.left() == 0, "it has ", results.left(), " bytes too many");
+    return true;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "runnel: the cache %s cannot be used and is made again: %s\n", path_.c_str(), error.what());
+    return false;
   }
-  if (!file.starts_with(title_) || file.size() < around) return {};
-  const size_t end = file.size() - sizeof sum;
-  std::memcpy(&sum, file.data() + end, sizeof sum);
-  if (sum != add_to(0, {file.data(), end})) return {};
-  file.resize(end);
-  file.erase(0, title_.size());
-  return file;
 }
 
 bool CacheFile::write(const std::vector<std::span<const char>>& results) const {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <numeric>
 
@@ -179,7 +178,8 @@ SpeechData digit_strings(const fs::path& data, const Spelling& spelling, const D
 
   const std::string name =
       "digit strings, drawn with seed " + std::to_string(seed) + (held_out.empty() ? "" : ", without " + held_out);
-  SpeechData result{{name + " (train)"}, {name + " (validation)"}, {name + " (test)"}};
+  const SpeechData empty{{name + " (train)"}, {name + " (validation)"}, {name + " (test)"}};
+  SpeechData result = empty;
   struct Part {
     SpeechSet* set;
     const std::vector<const Speaker*>* from;
@@ -195,43 +195,46 @@ SpeechData digit_strings(const fs::path& data, const Spelling& spelling, const D
   // Which recordings make a string is drawn every time; the features are kept.
   const Fbank fbank({.rate = rate});
   std::string title = "1 digit strings " + std::to_string(seed) + " " + held_out;
-  for (const int64_t number : {train, validation, test, shortest, longest}) title += " " + std::to_string(number);
+  for (const int64_t number : {train, validation, test, shortest, longest})
+    title.append(" ").append(std::to_string(number));
   uLong content = 0;
   for (const Speaker& speaker : speakers)
     for (const Recording& r : speaker.recordings)
       content = crc32_z(content, reinterpret_cast<const Bytef*>(r.samples.data()), r.samples.size() * sizeof(float));
   const CacheFile file(cache / ("digit-strings-" + std::to_string(seed) + (held_out.empty() ? "" : "-") + held_out),
                        title + " " + std::to_string(content));
-  std::optional<std::string> kept;
-  if (!cache.empty()) kept = file.read();
-  size_t used = 0;
-  for (size_t p = 0; p < parts.size(); ++p) {
-    const Part& part = parts[p];
-    const Key key = Key{seed}.fold(100 + p);
-    constexpr int64_t at_once = 256;
-    for (int64_t first = 0; first < part.count; first += at_once) {
-      if (progress) progress(first, part.count);
-      std::vector<DigitString> strings;
-      for (int64_t n = first; n < std::min(first + at_once, part.count); ++n)
-        strings.push_back(draw_string(*part.from, options, key.fold(static_cast<uint64_t>(n)), part.is_used));
-      std::vector<std::vector<float>> features(strings.size());
-#pragma omp parallel for schedule(dynamic)
-      for (size_t i = 0; i < strings.size(); ++i)
-        if (!kept) features[i] = fbank(strings[i].samples());
-      for (size_t i = 0; i < strings.size(); ++i) {
-        const DigitString& own = strings[i];
-        if (kept) {
-          features[i].resize(static_cast<size_t>(fbank.frames(own.size()) * part.set->bins));
-          const size_t bytes = features[i].size() * sizeof(float);
-          check(bytes <= kept->size() - used, file.path().string(), ": features of other strings; remove the file");
-          std::memcpy(features[i].data(), kept->data() + used, bytes);
-          used += bytes;
-        }
-        part.set->append(own.id(), own.text(), spelling.labels(own.text()), features[i]);
+  std::array<std::vector<DigitString>, 3> strings;
+  for (size_t p = 0; p < parts.size(); ++p)
+    for (int64_t n = 0; n < parts[p].count; ++n)
+      strings[p].push_back(draw_string(*parts[p].from, options, Key{seed}.fold(100 + p).fold(static_cast<uint64_t>(n)),
+                                       parts[p].is_used));
+  const auto append = [&](size_t p, const DigitString& own, const std::vector<float>& features) {
+    parts[p].set->append(own.id(), own.text(), spelling.labels(own.text()), features);
+  };
+  const bool kept = !cache.empty() && file.read([&](Archive& archive) {
+    std::vector<float> features;
+    for (size_t p = 0; p < parts.size(); ++p)
+      for (const DigitString& own : strings[p]) {
+        features.resize(static_cast<size_t>(fbank.frames(own.size()) * parts[p].set->bins));
+        archive.numbers(std::span(features));
+        check(std::ranges::all_of(features, [](float x) { return std::isfinite(x); }), "features that are not finite");
+        append(p, own, features);
       }
+  });
+  if (kept) return result;
+  result = empty;
+  for (size_t p = 0; p < parts.size(); ++p) {
+    constexpr size_t at_once = 256;
+    for (size_t first = 0; first < strings[p].size(); first += at_once) {
+      if (progress) progress(static_cast<int64_t>(first), parts[p].count);
+      const auto some = std::span(strings[p]).subspan(first, std::min(at_once, strings[p].size() - first));
+      std::vector<std::vector<float>> features(some.size());
+#pragma omp parallel for schedule(dynamic)
+      for (size_t i = 0; i < some.size(); ++i) features[i] = fbank(some[i].samples());
+      for (size_t i = 0; i < some.size(); ++i) append(p, some[i], features[i]);
     }
   }
-  if (!kept && !cache.empty())
+  if (!cache.empty())
     file.write({as_chars(result.train.features), as_chars(result.validation.features), as_chars(result.test.features)});
   return result;
 }

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <map>
-#include <optional>
 #include <set>
 #include <sstream>
 #include <tuple>
@@ -92,50 +90,6 @@ class Walk {
   std::set<std::pair<dev_t, ino_t>> visited_;
 };
 
-// The bytes of a cache: numbers as they are in memory, arrays with their sizes before them. The same code writes and
-// reads.
-class Archive {
- public:
-  Archive() = default;                                                             // to write
-  explicit Archive(std::string bytes) : reads_(true), bytes_(std::move(bytes)) {}  // to read
-
-  template <class T>
-  void number(T& value) {
-    copy(&value, sizeof value);
-  }
-  template <class T>
-  void array(T& values) {
-    resize(values, sizeof(values[0]));
-    copy(values.data(), values.size() * sizeof(values[0]));
-  }
-  void strings(std::vector<std::string>& texts) {
-    resize(texts, sizeof(uint64_t));  // each has its size before it
-    for (std::string& text : texts) array(text);
-  }
-  const std::string& bytes() const { return bytes_; }
-  bool is_read_whole() const { return good_ && at_ == bytes_.size(); }
-
- private:
-  template <class T>
-  void resize(T& values, size_t least_bytes_each) {
-    uint64_t size = values.size();
-    number(size);
-    good_ = good_ && (!reads_ || size <= (bytes_.size() - at_) / least_bytes_each);
-    if (good_) values.resize(size);
-  }
-  void copy(void* data, size_t size) {
-    if (!reads_) bytes_.append(static_cast<const char*>(data), size);
-    good_ = good_ && (!reads_ || size <= bytes_.size() - at_);
-    if (!reads_ || !good_ || size == 0) return;
-    std::memcpy(data, bytes_.data() + at_, size);
-    at_ += size;
-  }
-
-  bool reads_ = false, good_ = true;
-  std::string bytes_;
-  size_t at_ = 0;
-};
-
 void transfer(Archive& archive, ImageFolder& folder) {
   archive.strings(folder.train.class_names);
   for (ImageSet* const set : {&folder.train, &folder.validation, &folder.test}) {
@@ -146,6 +100,19 @@ void transfer(Archive& archive, ImageFolder& folder) {
   }
   archive.number(folder.skipped);
   archive.strings(folder.first_skipped);
+}
+
+// Of what a cache holds.
+void check_possible(const ImageFolder& folder) {
+  const int64_t classes = std::max<int64_t>(1, std::ssize(folder.train.class_names));
+  for (const ImageSet* const set : {&folder.train, &folder.validation, &folder.test}) {
+    check(set->count > 0 && set->count == std::ssize(set->labels) && std::ssize(set->pixels) % set->count == 0 &&
+              std::ssize(set->pixels) / set->count == set->size(),
+          set->count, " pictures of ", set->labels.size(), " labels and ", set->pixels.size(), " bytes");
+    for (const int32_t label : set->labels)
+      check(label >= 0 && label < classes, "a label ", label, " of ", classes, " classes");
+  }
+  check(folder.skipped >= std::ssize(folder.first_skipped), folder.skipped, " files skipped");
 }
 
 void read_pictures(const fs::path& folder, std::vector<File>& files, int64_t side, int64_t channels,
@@ -210,13 +177,13 @@ ImageFolder load_image_folder(const fs::path& folder, int64_t side, int64_t chan
   file_name << "images-" << std::hex << place.value << ".cache";
   title << "2 images " << std::hex << key.value;
   const CacheFile stored(cache / file_name.str(), title.str());
-  std::optional<std::string> kept;
-  if (!cache.empty()) kept = stored.read();
-  if (kept) {
-    Archive archive(std::move(*kept));
+  if (!cache.empty()) {
     ImageFolder read = result;
-    transfer(archive, read);
-    if (archive.is_read_whole()) {
+    const bool done = stored.read([&](Archive& archive) {
+      transfer(archive, read);
+      check_possible(read);
+    });
+    if (done) {
       read.cache = stored.path();
       read.from_cache = true;
       return read;

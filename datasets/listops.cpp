@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <tuple>
 #include <unordered_set>
 #include <utility>
@@ -96,30 +95,27 @@ bool write(const CacheFile& file, const std::array<LabelledSequences*, 3>& sets)
   return file.write(parts);
 }
 
-// False if there is no such file, or it is damaged.
+// Adds them to empty sets. False if there is no such file, or it cannot be used: then what was added is to be dropped.
 bool read(const CacheFile& file, const std::array<LabelledSequences*, 3>& sets, const std::array<int64_t, 3>& counts) {
-  const std::optional<std::string> kept = file.read();
-  if (!kept) return false;
-  std::string_view left = *kept;
-  for (size_t i = 0; i < sets.size(); ++i) {
-    std::vector<int32_t>& labels = sets[i]->labels;
-    labels.resize(static_cast<size_t>(counts[i]));
-    if (left.size() < as_chars(labels).size()) return false;
-    std::memcpy(labels.data(), left.data(), as_chars(labels).size());
-    left.remove_prefix(as_chars(labels).size());
-    while (sets[i]->first.size() <= labels.size()) {
-      size_t length = 0;
-      int64_t open = 0;
-      do {
-        if (length == left.size()) return false;
-        open += left[length] < end ? 1 : left[length] == end ? -1 : 0;
-        ++length;
-      } while (open > 0);
-      sets[i]->append({reinterpret_cast<const uint8_t*>(left.data()), length});
-      left.remove_prefix(length);
+  return file.read([&](Archive& archive) {
+    std::vector<uint8_t> symbols;
+    for (size_t i = 0; i < sets.size(); ++i) {
+      std::vector<int32_t>& labels = sets[i]->labels;
+      labels.resize(static_cast<size_t>(counts[i]));
+      archive.numbers(std::span(labels));
+      for (const int32_t label : labels) check(label >= 0 && label <= 9, "a value of ", label);
+      while (sets[i]->first.size() <= labels.size()) {
+        symbols.clear();
+        int64_t open = 0;
+        do {
+          archive.number(symbols.emplace_back());
+          check(symbols.back() < std::size(listops_symbols), "a symbol number ", int{symbols.back()});
+          open += symbols.back() < end ? 1 : symbols.back() == end ? -1 : 0;
+        } while (open > 0);
+        sets[i]->append(symbols);
+      }
     }
-  }
-  return true;
+  });
 }
 
 ClassificationData empty_sets(const std::string& name) {
@@ -194,7 +190,8 @@ ListOpsData drawn_listops(const ListOpsOptions& options, const fs::path& cache,
   check(depth >= 1 && depth <= 1000, "ListOps: trees of depth ", depth, "; from 1 to 1000 can be drawn");
 
   const std::string seed_text = std::to_string(seed);
-  ListOpsData data{empty_sets("ListOps, drawn with seed " + seed_text)};
+  const ClassificationData empty = empty_sets("ListOps, drawn with seed " + seed_text);
+  ListOpsData data{empty};
   const std::array<LabelledSequences*, 3> sets{&data.sets.train, &data.sets.validation, &data.sets.test};
   const std::array<int64_t, 3> counts{train, validation, test};
   std::string kind = "listops";
@@ -208,6 +205,7 @@ ListOpsData drawn_listops(const ListOpsOptions& options, const fs::path& cache,
     data.from_cache = true;
     return data;
   }
+  data.sets = empty;
   check(longer_than >= 0 && shorter_than - longer_than >= 2, "ListOps: no length is above ", longer_than, " and below ",
         shorter_than);
   const int64_t total = train + validation + test;

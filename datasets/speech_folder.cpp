@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "datasets/audio.h"
 #include "datasets/cache_file.h"
@@ -140,34 +139,28 @@ SpeechCorpus read_speech_folder(const fs::path& folder, bool strict, const fs::p
     }
   const std::string place = fs::weakly_canonical(folder).string();
   const CacheFile file(cache / ("speech-" + std::to_string(std::hash<std::string>()(place))),
-                       "1 speech " + place + " " + std::to_string(content) + (strict ? " strict" : ""));
+                       "2 speech " + place + " " + std::to_string(content) + (strict ? " strict" : ""));
 
   struct Features {
     std::vector<float> numbers;
     std::string problem;
   };
   std::vector<Features> features(all.size());
-  // In the file: the rate, and for each recording the number of its features and they, or, if there are none, the
-  // number of bytes of the problem and it.
-  std::optional<std::string> kept;
-  if (!cache.empty()) kept = file.read();
-  if (kept) {
-    size_t used = 0;
-    const auto take = [&](void* to, size_t bytes) {
-      check(bytes <= kept->size() - used, file.path().string(), ": features of other recordings; remove the file");
-      if (bytes) std::memcpy(to, kept->data() + used, bytes);
-      used += bytes;
-    };
-    take(&corpus.rate, sizeof corpus.rate);
+  // In the file: the rate, and for each recording its features or, if there are none, its problem.
+  const bool kept = !cache.empty() && file.read([&](Archive& archive) {
+    archive.number(corpus.rate);
+    check(corpus.rate > 0, "a rate of ", corpus.rate);
     for (Features& of : features) {
-      int64_t counts[2];
-      take(counts, sizeof counts);
-      of.numbers.resize(static_cast<size_t>(counts[0]));
-      of.problem.resize(static_cast<size_t>(counts[1]));
-      take(of.numbers.data(), of.numbers.size() * sizeof(float));
-      take(of.problem.data(), of.problem.size());
+      archive.array(of.numbers);
+      archive.array(of.problem);
+      check(of.numbers.empty() != of.problem.empty() && std::ssize(of.numbers) % corpus.data.train.bins == 0,
+            of.numbers.size(), " features of a recording");
+      check(std::ranges::all_of(of.numbers, [](float x) { return std::isfinite(x); }), "features that are not finite");
     }
-  } else {
+  });
+  if (!kept) {
+    features.assign(all.size(), {});
+    corpus.rate = 0;
     for (const Entry* entry : all) {
       try {
         corpus.rate = read_audio(entry->audio).rate;
@@ -199,9 +192,9 @@ SpeechCorpus read_speech_folder(const fs::path& folder, bool strict, const fs::p
     for (const Features& of : features) counts.push_back({std::ssize(of.numbers), std::ssize(of.problem)});
     std::vector<std::span<const char>> written{{reinterpret_cast<const char*>(&corpus.rate), sizeof corpus.rate}};
     for (size_t i = 0; i < features.size(); ++i)
-      written.insert(written.end(), {{reinterpret_cast<const char*>(&counts[i]), sizeof counts[i]},
-                                     as_chars(features[i].numbers),
-                                     features[i].problem});
+      for (size_t array = 0; array < 2; ++array)  // as Archive writes them, without a copy
+        written.insert(written.end(), {{reinterpret_cast<const char*>(&counts[i][array]), sizeof(int64_t)},
+                                       array == 0 ? as_chars(features[i].numbers) : features[i].problem});
     if (!cache.empty()) file.write(written);
   }
 

@@ -1,8 +1,10 @@
 // A temporary folder of files that a test writes.
 #pragma once
 #include <unistd.h>
+#include <zlib.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -31,6 +33,14 @@ inline std::string read_bytes(const std::filesystem::path& path) {
 inline void write_bytes(const std::filesystem::path& path, const std::string& bytes) {
   std::filesystem::create_directories(path.parent_path());
   std::ofstream(path, std::ios::binary) << bytes;
+}
+
+// A cache file that says what somebody changed in it, with a checksum that is right again.
+inline void write_cache(const std::filesystem::path& path, std::string bytes) {
+  const size_t size = bytes.size() - sizeof(uint32_t);
+  const auto sum = static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), size));
+  std::memcpy(bytes.data() + size, &sum, sizeof sum);
+  write_bytes(path, bytes);
 }
 
 }  // namespace runnel::test

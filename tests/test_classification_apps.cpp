@@ -111,6 +111,15 @@ TEST_CASE("listops, retrieval, image, pathfinder: train, evaluate and predict") 
   check_refused(box.run("image evaluate --model listops"), 1,
                 "is a checkpoint of the app \"listops\", not of \"image\"");
 
+  const fs::path cache = box.folder / "cache" / "runnel" / "pathfinder-easy-0" / "0";
+  std::string impossible = read_bytes(cache);
+  impossible.replace(impossible.size() - 12, 4, "\2\0\0\0", 4);  // the label of the last image
+  write_cache(cache, impossible);
+  const std::string evaluate = "pathfinder evaluate --model pathfinder --limit 5 --threads 1";
+  CHECK(succeed(box, evaluate).err ==
+        "runnel: the cache " + cache.string() + " cannot be used and is made again: a label 2 of two classes\n");
+  CHECK(succeed(box, evaluate).err.empty());
+
   // Black pixels that are left out change nothing but the time.
   succeed(box, "pathfinder train " + small_model +
                    "--difficulty easy --generated 100 --steps 3 --pool cls --mask-zero --out masked");

@@ -3,7 +3,6 @@
 
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 
 #include "datasets/image_file.h"
 #include "tests/check.h"
+#include "tests/folder.h"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
@@ -30,14 +30,9 @@ namespace {
 namespace fs = std::filesystem;
 using Bytes = std::vector<uint8_t>;
 
-struct Folder {
-  fs::path path = fs::temp_directory_path() / ("runnel_image_folder_" + std::to_string(getpid()));
+struct PictureFolder : Folder {
   fs::path cache = path.string() + "_cache";
-  Folder() { fs::create_directories(path); }
-  ~Folder() {
-    fs::remove_all(path);
-    fs::remove_all(cache);
-  }
+  ~PictureFolder() { fs::remove_all(cache); }
   ImageFolder load(int64_t side = 4, int64_t channels = 1) const {
     return load_image_folder(path, side, channels, cache);
   }
@@ -259,7 +254,7 @@ TEST_CASE("scaled_picture: what a header claims, and what a file inflates to, ta
 }
 
 TEST_CASE("load_image_file: a picture as a set of one image; errors name the file") {
-  const Folder folder;
+  const PictureFolder folder;
   write(folder.path / "a.png", numbered(1));
   const ImageSet set = load_image_file(folder.path / "a.png", 4, 1);
   CHECK(set.name == "a.png");
@@ -303,7 +298,7 @@ void check_same(const ImageFolder& a, const ImageFolder& b) {
 }
 
 TEST_CASE("load_image_folder: three sets, classes from sub-folders, mixed by the hash of the content") {
-  const Folder folder;
+  const PictureFolder folder;
   for (uint64_t i = 0; i < 200; ++i) {
     const std::string name = i < 100 ? "b/deep/er/" : i < 150 ? "c/" : "a b/";
     write(folder.path / (name + std::to_string(i)), numbered(i));
@@ -337,7 +332,7 @@ TEST_CASE("load_image_folder: three sets, classes from sub-folders, mixed by the
 }
 
 TEST_CASE("load_image_folder: without sub-folders no classes; pictures beside sub-folders are a class") {
-  const Folder folder;
+  const PictureFolder folder;
   for (uint64_t i = 0; i < 100; ++i) write(folder.path / (std::to_string(i) + ".png"), numbered(i));
   const ImageFolder plain = folder.load();
   CHECK(plain.train.class_names.empty());
@@ -351,7 +346,7 @@ TEST_CASE("load_image_folder: without sub-folders no classes; pictures beside su
 }
 
 TEST_CASE("load_image_folder: a picture stays in its set; copies are in the same one; names do not matter") {
-  const Folder folder;
+  const PictureFolder folder;
   for (uint64_t i = 0; i < 100; ++i) write(folder.path / (std::to_string(i) + ".png"), numbered(i));
   const ImageFolder before = folder.load();
   for (uint64_t i = 0; i < 50; ++i) {
@@ -374,7 +369,7 @@ TEST_CASE("load_image_folder: a picture stays in its set; copies are in the same
 }
 
 TEST_CASE("load_image_folder: what is no picture is skipped, counted and named; hidden names are passed over") {
-  const Folder folder;
+  const PictureFolder folder;
   for (uint64_t i = 0; i < 100; ++i) write(folder.path / (std::to_string(i) + ".png"), numbered(i));
   write(folder.path / ".hidden.png", numbered(200));
   write(folder.path / ".hidden" / "x.png", numbered(201));
@@ -401,7 +396,7 @@ TEST_CASE("load_image_folder: what is no picture is skipped, counted and named; 
 }
 
 TEST_CASE("load_image_folder: the cache is used until a file changes, and rebuilt if it is damaged") {
-  const Folder folder;
+  const PictureFolder folder;
   for (uint64_t i = 0; i < 100; ++i) write(folder.path / (i < 50 ? "a" : "b") / std::to_string(i), numbered(i));
   write(folder.path / "text", {'x'});
   int64_t read_files = 0;
@@ -441,6 +436,26 @@ TEST_CASE("load_image_folder: the cache is used until a file changes, and rebuil
   write(first.cache, longer);
   CHECK_FALSE(folder.load().from_cache);
 
+  // What no reader wrote, though the checksum is right: the number of classes, the first name, then of the first set
+  // the number of pictures, that of labels, and labels.
+  const std::string whole(good.begin(), good.end());
+  const size_t classes = whole.find('\n') + 1, count = classes + 8 + 2 * (8 + 1), labels = count + 16;
+  for (const auto& [at, value] : {std::pair{classes + 5, 1},
+                                  {classes + 8 + 5, 1},
+                                  {count, 1},
+                                  {count + 5, 1},
+                                  {count + 8 + 5, 1},
+                                  {labels, 2},
+                                  {labels + 3, 255}}) {
+    CAPTURE(at);
+    std::string impossible = whole;
+    impossible[at] = static_cast<char>(value);
+    write_cache(first.cache, impossible);
+    const ImageFolder again = folder.load();
+    CHECK_FALSE(again.from_cache);
+    check_same(first, again);
+  }
+
   fs::last_write_time(folder.path / "a" / "7", fs::file_time_type::clock::now() + std::chrono::seconds(5));
   const ImageFolder touched = folder.load();
   CHECK_FALSE(touched.from_cache);
@@ -458,7 +473,7 @@ TEST_CASE("load_image_folder: the cache is used until a file changes, and rebuil
 }
 
 TEST_CASE("load_image_folder: what cannot be a data set is an error that says what was found") {
-  const Folder folder;
+  const PictureFolder folder;
   const std::string path = folder.path.string();
   const auto fails = [&](const std::string& words) { check_fails([&] { folder.load(); }, path + ": " + words); };
   fails("no PNG or JPEG picture among 0 files");

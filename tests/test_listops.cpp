@@ -199,6 +199,13 @@ TEST_CASE("listops: the cache is read, and written again if it is damaged") {
     write_bytes(drawn.cache, whole.substr(0, size));
     again(false);
   }
+  for (const size_t at : {whole.find('\n') + 1, whole.size() - 5}) {  // the first value, the last symbol
+    CAPTURE(at);
+    std::string impossible = whole;
+    impossible[at] = 100;
+    write_cache(drawn.cache, impossible);
+    again(false);
+  }
   CHECK(!drawn_listops(few(2), cache.path / "new").from_cache);
   write_bytes(cache.path / "file", "");
   CHECK(drawn_listops(few(), cache.path / "file").cache.empty());  // which is no folder

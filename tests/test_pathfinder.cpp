@@ -167,6 +167,18 @@ TEST_CASE("pathfinder: damaged files of the cache are made anew; one that cannot
     CHECK(same(set, fresh));
     CHECK(read_bytes(cache.file(0)) == whole);
   }
+  // What no generator wrote, though the checksum is right. The last image ends in its markers, label and attempts.
+  const size_t markers = whole.size() - 4 - sizeof(PathfinderImage) + 1024;
+  for (const auto& [at, value] : {std::pair{markers, 32}, {markers + 3, 255}, {markers + 4, 2}, {markers + 7, 128}}) {
+    CAPTURE(at);
+    std::string impossible = whole;
+    impossible[at] = static_cast<char>(value);
+    write_cache(cache.file(0), impossible);
+    const PathfinderSet set = pathfinder_images(easy(300), cache.path);
+    CHECK(set.generated == 300);
+    CHECK(same(set, fresh));
+    CHECK(read_bytes(cache.file(0)) == whole);
+  }
   CHECK(pathfinder_images({"easy", 300, 8}, cache.path).generated == 300);
   fs::copy_file(cache.file(0), cache.path / "pathfinder-easy-8" / "0", fs::copy_options::overwrite_existing);
   CHECK(pathfinder_images({"easy", 300, 8}, cache.path).generated == 300);  // the file is another seed's

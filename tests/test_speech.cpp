@@ -130,6 +130,14 @@ TEST_CASE("digit_strings: recordings of each set, the cache, and a speaker who i
   CHECK(checksum(again.test) == checksum(data.test));
   write_bytes(folder.path / "cache" / "digit-strings-1", "damaged");
   CHECK(checksum(digit_strings(folder.path, phones, few, folder.path / "cache").train) == checksum(data.train));
+  std::string impossible = read_bytes(folder.path / "cache" / "digit-strings-1");
+  impossible.replace(impossible.size() - 8, 4, "\xff\xff\xff\xff");  // the last feature is NaN
+  for (const std::string& bytes : {impossible, impossible.substr(0, impossible.size() - 40), impossible + "more"}) {
+    write_cache(folder.path / "cache" / "digit-strings-1", bytes);
+    const SpeechData made = digit_strings(folder.path, phones, few, folder.path / "cache");
+    CHECK(checksum(made.train) == checksum(data.train));
+    CHECK(checksum(made.test) == checksum(data.test));
+  }
   DigitStringOptions other = few;
   other.seed = 2;
   CHECK(checksum(digit_strings(folder.path, phones, other, {}).train) != checksum(data.train));
@@ -174,6 +182,21 @@ TEST_CASE("read_speech_folder: three forms of lists, a lexicon, recordings that 
   CHECK(corpus.data.test.ids[0] == "first");
   CHECK(corpus.data.test.texts[0] == "on on");
   CHECK(checksum(read().data.train) == checksum(corpus.data.train));  // from the cache
+
+  // What no reader wrote, though the checksum is right: the rate, the number of features, the size of
+  // their problem, features.
+  const std::filesystem::path cache = *std::filesystem::directory_iterator(root / "cache");
+  const std::string whole = read_bytes(cache);
+  const size_t rate = whole.find('\n') + 1, problem = rate + 16 + sizeof(float) * 11 * 40;
+  for (const size_t at : {rate, rate + 8, problem, rate + 16}) {
+    CAPTURE(at);
+    std::string impossible = whole;
+    impossible.replace(at, 8, std::string(8, '\xff'));
+    write_cache(cache, impossible);
+    CHECK(read().rate == 8000);
+    CHECK(checksum(read().data.train) == checksum(corpus.data.train));
+    CHECK(read_bytes(cache) == whole);
+  }
 
   write_bytes(root / "lexicon.txt", "no N OW\non AA N\noh OW\n");
   CHECK(read().spelling.symbols().size() == 4);
