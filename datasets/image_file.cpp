@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <utility>
 
 #include "engine/check.h"
 
@@ -62,17 +63,26 @@ uint64_t big_endian(Bytes bytes) {
   return number;
 }
 
+// What the containers hold beside the image.
+struct Container {
+  Bytes exif;                // empty: none
+  uint64_t scans = 0;        // of a JPEG file
+  bool progressive = false;  // a JPEG file that is
+};
+
 // A chunk is its length, a type of 4 letters, data, and the CRC of type and data. The last one is IEND.
-void check_png(Bytes file) {
+Container check_png(Bytes file) {
+  Container found;
   for (size_t at = 8;;) {
     check(file.size() - at >= 12, "a PNG file that ends early");
     const uint64_t length = big_endian(file.subspan(at, 4));
     check(file.size() - at - 12 >= length, "a PNG file that ends early");
     const Bytes content = file.subspan(at + 4, 4 + length), sum = file.subspan(at + 8 + length, 4);
     const bool critical = !(content[0] & 0x20);
-    check(!critical || crc32(0, content.data(), static_cast<uInt>(content.size())) == big_endian(sum),
-          "a damaged PNG file: a checksum is wrong");
-    if (std::memcmp(content.data(), "IEND", 4) == 0) return;
+    const bool sound = crc32(0, content.data(), static_cast<uInt>(content.size())) == big_endian(sum);
+    check(!critical || sound, "a damaged PNG file: a checksum is wrong");
+    if (std::memcmp(content.data(), "IEND", 4) == 0) return found;
+    if (std::memcmp(content.data(), "eXIf", 4) == 0 && sound) found.exif = content.subspan(4);
     at += 12 + length;
   }
 }
@@ -91,19 +101,71 @@ void check_huffman_tables(Bytes tables) {
 
 // Segments begin with ff and a type, have a length unless they are restart markers and the like, and the image's data
 // follow some. Inside the data, ff is followed by 0 or by the type of a restart marker. The end is ff d9.
-void check_jpeg(Bytes file) {
+Container check_jpeg(Bytes file) {
+  Container found;
   for (size_t at = 2; at + 1 < file.size(); ++at) {
     const uint8_t type = file[at + 1];
     if (file[at] != 0xff || type <= 1 || type == 0xff || (type >= 0xd0 && type <= 0xd8)) continue;
-    if (type == 0xd9) return;
+    if (type == 0xd9) return found;
     const uint64_t left = file.size() - at - 2, length = left < 2 ? 2 : big_endian(file.subspan(at + 2, 2));
     if (length > left) break;
     check(length >= 2, "a damaged JPEG file: a segment of ", length, " bytes");
-    if (type == 0xc4) check_huffman_tables(file.subspan(at + 4, length - 2));
+    const Bytes content = file.subspan(at + 4, length - 2);
+    if (type == 0xc4) check_huffman_tables(content);
+    if (type == 0xc2) found.progressive = true;
+    if (type == 0xda) ++found.scans;
+    if (type == 0xe1 && found.exif.empty() && begins_with(content, {'E', 'x', 'i', 'f', 0, 0}))
+      found.exif = content.subspan(6);
     at += 1 + length;
   }
   fail("a JPEG file that ends early");
 }
+
+// A scan takes time for every pixel, however few bytes it has: up to 1.3 ns in a progressive file, of which encoders
+// write some ten, and 4 ns in another one, where each component is in one scan. And a file has at least one bit for
+// each block of 8 x 8 pixels.
+void check_effort(const Container& jpeg, uint64_t size, uint64_t width, uint64_t height) {
+  constexpr uint64_t pixels_of_all_scans = uint64_t{1} << 29;
+  const uint64_t most = jpeg.progressive ? std::max<uint64_t>(16, pixels_of_all_scans / (width * height)) : 4;
+  check(width * height <= 512 * size, "damaged: its header claims ", width, " x ", height, " pixels, which do not fit ",
+        size, " bytes");
+  check(jpeg.scans <= most, "would take too long to decode: ", jpeg.scans, " scans of ", width, " x ", height,
+        " pixels; ", most, " are the most");
+}
+
+// EXIF is a TIFF file: byte order, 42, and where a directory is, whose entries are a tag, a type, a count and a value.
+// -> 1 .. 8; 1, as it stands, if there is none or it is damaged.
+int orientation(Bytes exif) {
+  constexpr uint64_t tag = 0x112, type_short = 3;
+  const bool reversed = begins_with(exif, {'I', 'I', 42, 0});
+  if (!reversed && !begins_with(exif, {'M', 'M', 0, 42})) return 1;
+  const auto number = [&](uint64_t at, size_t bytes) -> uint64_t {  // 0 beyond the end
+    if (at > exif.size() || exif.size() - at < bytes) return 0;
+    std::array<uint8_t, 4> digits{};
+    std::copy_n(exif.begin() + static_cast<std::ptrdiff_t>(at), bytes, digits.begin());
+    if (reversed) std::reverse(digits.begin(), digits.begin() + static_cast<std::ptrdiff_t>(bytes));
+    return big_endian(Bytes(digits).first(bytes));
+  };
+  const uint64_t directory = number(4, 4), count = number(directory, 2);
+  for (uint64_t entry = directory + 2; entry < directory + 2 + 12 * count; entry += 12)
+    if (number(entry, 2) == tag && number(entry + 2, 2) == type_short && number(entry + 4, 4) == 1)
+      if (const uint64_t value = number(entry + 8, 2); value >= 1 && value <= 8) return static_cast<int>(value);
+  return 1;
+}
+
+// Where the pixels of a picture, as it is to be looked at, are among those of the file.
+struct View {
+  int64_t height, width;
+  int64_t first = 0, down = 0, right = 0;  // place of the upper left pixel; from a pixel to the one below, to the right
+
+  View(int64_t stored_height, int64_t stored_width, int orientation)
+      : height(stored_height), width(stored_width), down(stored_width), right(1) {
+    const auto is_one_of = [&](std::initializer_list<int> some) { return std::ranges::count(some, orientation) > 0; };
+    if (is_one_of({3, 4, 6, 7})) first += (stored_height - 1) * stored_width, down = -down;  // from the last row
+    if (is_one_of({2, 3, 7, 8})) first += stored_width - 1, right = -right;                  // from the last column
+    if (orientation >= 5) std::swap(height, width), std::swap(down, right);                  // rows are columns
+  }
+};
 
 double to_linear(double srgb) { return srgb <= 0.04045 ? srgb / 12.92 : std::pow((srgb + 0.055) / 1.055, 2.4); }
 
@@ -152,13 +214,14 @@ std::vector<std::vector<Tap>> taps(int64_t from, int64_t to) {
   return all;
 }
 
-// pixels [height,width,samples], samples being grey, grey and alpha, r g b, or r g b and alpha. `unit` turns a sample
-// into one of 16 bits.
+// Each pixel has samples, being grey, grey and alpha, r g b, or r g b and alpha. `unit` turns a sample into one of 16
+// bits.
 template <class T>
-std::vector<uint8_t> scaled(const T* pixels, size_t unit, int64_t height, int64_t width, int64_t samples, int64_t side,
+std::vector<uint8_t> scaled(const T* pixels, size_t unit, const View& view, int64_t samples, int64_t side,
                             int64_t channels) {
   const std::vector<float>& linear = linear_table();
-  const int64_t square = std::min(height, width), top = (height - square) / 2, left = (width - square) / 2;
+  const int64_t square = std::min(view.height, view.width);
+  const int64_t top = (view.height - square) / 2, left = (view.width - square) / 2;
   const int64_t colours = samples >= 3 ? 3 : 1;
   const std::vector<std::vector<Tap>> weights = taps(square, side);
   std::vector<uint8_t> bytes;
@@ -168,7 +231,8 @@ std::vector<uint8_t> scaled(const T* pixels, size_t unit, int64_t height, int64_
       double rgb[3] = {}, opaque = 0;
       for (const Tap& row : rows)
         for (const Tap& column : columns) {
-          const T* const pixel = pixels + ((top + row.at) * width + left + column.at) * samples;
+          const T* const pixel =
+              pixels + (view.first + (top + row.at) * view.down + (left + column.at) * view.right) * samples;
           double weight = row.weight * column.weight;
           if (samples % 2 == 0) weight *= static_cast<double>(pixel[colours] * unit) / 65535;
           for (int64_t c = 0; c < colours; ++c) rgb[c] += weight * linear[pixel[c] * unit];
@@ -214,10 +278,7 @@ std::vector<uint8_t> scaled_picture(Bytes file, int64_t side, int64_t channels) 
         channels, "; channels are 1 or 3");
   check(is_png(file) || is_jpeg(file), "not a PNG or JPEG file");
   check(file.size() <= most_bytes, "larger than ", most_bytes >> 20, " MiB");
-  if (is_png(file))
-    check_png(file);
-  else
-    check_jpeg(file);
+  const Container container = is_png(file) ? check_png(file) : check_jpeg(file);
 
   int width = 0, height = 0, samples = 0;
   const int size = static_cast<int>(file.size());
@@ -230,6 +291,8 @@ std::vector<uint8_t> scaled_picture(Bytes file, int64_t side, int64_t channels) 
   check(decoded <= most_bytes, "too large: its header claims ", w, " x ", h, " pixels, which would take more than ",
         most_bytes >> 20, " MiB");
 
+  if (is_jpeg(file)) check_effort(container, file.size(), w, h);
+
   // Enough for what a picture of this size takes in its largest block: compressed data that double as they arrive,
   // coefficients of 2 bytes for every sample of an image that is padded to blocks of 32 x 32.
   largest_allocation = std::min(2 * most_bytes, 2 * file.size() + 16 * (w + 32) * (h + 32) + (1 << 18));
@@ -239,7 +302,7 @@ std::vector<uint8_t> scaled_picture(Bytes file, int64_t side, int64_t channels) 
   const auto load = [&](auto* pixels, size_t unit) {
     const std::unique_ptr<std::remove_pointer_t<decltype(pixels)>, void (*)(void*)> owner(pixels, stbi_image_free);
     check_decoded(pixels != nullptr);
-    return scaled(pixels, unit, height, width, samples, side, channels);
+    return scaled(pixels, unit, View(height, width, orientation(container.exif)), samples, side, channels);
   };
   return wide ? load(stbi_load_16_from_memory(file.data(), size, &width, &height, &samples, 0), 1)
               : load(stbi_load_from_memory(file.data(), size, &width, &height, &samples, 0), 257);

@@ -20,9 +20,10 @@ std::vector<uint8_t> read_picture_file(const std::filesystem::path& path);
 //  * Smaller: each pixel is the mean over the exact area that it covers. Larger: bilinear. The same size: the same
 //    bytes.
 //  * Transparent pixels are drawn on white. Grey is the luminance 0.2126 r + 0.7152 g + 0.0722 b.
-//  * The EXIF orientation, colour profiles and PNG's gamma are ignored.
-// Throws Error with the reason and without the path: another format, truncated, a wrong checksum, damaged, or a header
-// that claims more than 512 MiB of pixels, which is found before any memory is taken for them.
+//  * The EXIF orientation is applied (JPEG's APP1, PNG's eXIf), unless it is damaged. Colour profiles and PNG's gamma
+//    are ignored.
+// Throws Error with the reason and without the path: another format, truncated, a wrong checksum, damaged, a header
+// that claims more than 512 MiB of pixels, or scans that would take minutes, which are found before they are decoded.
 std::vector<uint8_t> scaled_picture(std::span<const uint8_t> file, int64_t side, int64_t channels);
 
 // A picture file as a set of one image, with label 0. Throws Error that names the file and what is wrong with it.

@@ -175,7 +175,7 @@ ImageFolder load_image_folder(const fs::path& folder, int64_t side, int64_t chan
   ImageSet* const parts[] = {&result.train, &result.validation, &result.test};
   std::ostringstream file_name, title;
   file_name << "images-" << std::hex << place.value << ".cache";
-  title << "2 images " << std::hex << key.value;
+  title << "3 images " << std::hex << key.value;
   const CacheFile stored(cache / file_name.str(), title.str());
   if (!cache.empty()) {
     ImageFolder read = result;

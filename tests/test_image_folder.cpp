@@ -11,6 +11,7 @@
 #include <iterator>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "datasets/image_file.h"
 #include "tests/check.h"
@@ -251,6 +252,118 @@ TEST_CASE("scaled_picture: what a header claims, and what a file inflates to, ta
   check_fails([&] { scaled_picture(bomb, 4, 1); }, "damaged, or of a size or kind");
   CHECK(peak() - then < 16 << 10);
   CHECK(then - before < 400 << 10);  // what the test itself takes
+}
+
+// EXIF with one entry beside others: a TIFF file, whose directory is at its end.
+Bytes exif(bool little, size_t value, size_t tag = 0x112, size_t type = 3) {
+  const auto number = [&](size_t n, int bytes) {
+    Bytes digits = big_endian(n);
+    digits.erase(digits.begin(), digits.end() - bytes);
+    if (little) std::reverse(digits.begin(), digits.end());
+    return digits;
+  };
+  Bytes all = little ? Bytes{'I', 'I'} : Bytes{'M', 'M'};
+  for (const Bytes& part : {number(42, 2), number(10, 4), Bytes{7, 7}, number(2, 2)}) append(all, part);
+  for (const auto& [t, kind, v] : {std::tuple{size_t{0x110}, size_t{2}, size_t{5}}, {tag, type, value}})
+    for (const Bytes& part : {number(t, 2), number(kind, 2), number(1, 4), number(v, 2), number(0, 2)})
+      append(all, part);
+  append(all, number(0, 4));
+  return all;
+}
+
+Bytes jpeg_with(const Bytes& jpeg, const Bytes& content, uint8_t type = 0xe1) {
+  Bytes segment{0xff, type, static_cast<uint8_t>((content.size() + 8) >> 8), static_cast<uint8_t>(content.size() + 8)};
+  append(segment, {'E', 'x', 'i', 'f', 0, 0});
+  append(segment, content);
+  Bytes all(jpeg.begin(), jpeg.begin() + 2);
+  append(all, segment);
+  all.insert(all.end(), jpeg.begin() + 2, jpeg.end());
+  return all;
+}
+
+TEST_CASE("scaled_picture: the orientation of EXIF, in all eight forms and both byte orders") {
+  // What is to be looked at: 3 wide and 2 high; how a camera that was held otherwise stores it.
+  const std::vector<std::pair<size_t, Bytes>> stored = {
+      {3, {1, 2, 3, 4, 5, 6}}, {3, {3, 2, 1, 6, 5, 4}}, {3, {6, 5, 4, 3, 2, 1}}, {3, {4, 5, 6, 1, 2, 3}},
+      {2, {1, 4, 2, 5, 3, 6}}, {2, {3, 6, 2, 5, 1, 4}}, {2, {6, 3, 5, 2, 4, 1}}, {2, {4, 1, 5, 2, 6, 3}}};
+  Bytes photo_to_see;
+  for (size_t form = 1; form <= 8; ++form)
+    for (const bool little : {false, true}) {
+      CAPTURE(form);
+      const auto& [width, values] = stored[form - 1];
+      const size_t height = 6 / width;
+      Bytes samples, enlarged;  // since JPEG is not exact
+      for (const uint8_t value : values) samples.push_back(static_cast<uint8_t>(30 * value));
+      for (size_t y = 0; y < 16 * height; ++y)
+        for (size_t x = 0; x < 16 * width; ++x) enlarged.push_back(samples[y / 16 * width + x / 16]);
+      const Bytes content = exif(little, form);
+      // The square at the centre begins in the first column.
+      CHECK(scaled_picture(png(width, height, grey, samples, 8, chunk("eXIf", content)), 2, 1) ==
+            Bytes{30, 60, 120, 150});
+      const Bytes photo = jpeg(static_cast<int>(16 * width), static_cast<int>(16 * height), 1, enlarged);
+      if (form == 1) photo_to_see = scaled_picture(photo, 4, 1);
+      check_bytes(scaled_picture(jpeg_with(photo, content), 4, 1), {photo_to_see.begin(), photo_to_see.end()}, 3);
+    }
+}
+
+TEST_CASE("scaled_picture: EXIF that is damaged or says nothing of the orientation changes nothing") {
+  const Bytes samples = noise(6, 5), plain = scaled_picture(png(3, 2, grey, samples), 2, 1), whole = exif(true, 3);
+  const auto with = [&](const Bytes& content) {
+    return scaled_picture(png(3, 2, grey, samples, 8, chunk("eXIf", content)), 2, 1);
+  };
+  CHECK(with(whole) != plain);
+  for (size_t size = 0; size + 7 < whole.size(); ++size)
+    CHECK(with({whole.begin(), whole.begin() + long(size)}) == plain);
+  CHECK(with(exif(true, 0)) == plain);
+  CHECK(with(exif(true, 9)) == plain);
+  CHECK(with(exif(true, 3, 0x113)) == plain);
+  CHECK(with(exif(true, 3, 0x112, 4)) == plain);
+  Bytes far = whole, endless = whole, none = whole, magic = whole;
+  std::fill_n(far.begin() + 4, 4, uint8_t{255});       // a directory beyond the end
+  std::fill_n(endless.begin() + 10, 2, uint8_t{255});  // of 65,535 entries, of which the second is good
+  none[10] = 1;
+  magic[2] = 43;
+  CHECK(with(far) == plain);
+  CHECK(with(endless) == with(whole));
+  CHECK(with(none) == plain);
+  CHECK(with(magic) == plain);
+  Bytes sum = chunk("eXIf", whole);
+  sum.back() ^= 1;
+  CHECK(scaled_picture(png(3, 2, grey, samples, 8, sum), 2, 1) == plain);
+  const Bytes photo = jpeg(3, 2, 1, samples), other = jpeg_with(photo, whole, 0xe2);
+  CHECK(scaled_picture(other, 2, 1) == scaled_picture(photo, 2, 1));
+  CHECK(scaled_picture(jpeg_with(jpeg_with(photo, exif(true, 3)), exif(true, 1)), 2, 1) ==
+        scaled_picture(photo, 2, 1));  // the first counts
+}
+
+TEST_CASE("scaled_picture: a JPEG file of many scans, or of more pixels than its bytes can tell, is not decoded") {
+  // One component; a Huffman table of one code, and scans of a byte.
+  const auto scans = [](bool progressive, uint8_t side_256, size_t count, size_t padding) {
+    Bytes file{0xff, 0xd8, 0xff, 0xdb, 0, 67, 0};
+    append(file, Bytes(64, 1));
+    append(file,
+           {0xff, static_cast<uint8_t>(progressive ? 0xc2 : 0xc0), 0, 11, 8, side_256, 0, side_256, 0, 1, 1, 0x11, 0});
+    for (const Bytes& table : {Bytes{0x00, 1}, Bytes{0x10, 1}}) {
+      append(file, {0xff, 0xc4, 0, 20});
+      append(file, table);
+      append(file, Bytes(16));
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const uint8_t first = progressive && i ? 1 : 0, last = progressive && !i ? 0 : 63;  // of the coefficients
+      append(file, {0xff, 0xda, 0, 8, 1, 1, 0, first, last, 0, 0});
+    }
+    append(file, {0xff, 0xd9});
+    append(file, Bytes(padding));
+    return file;
+  };
+  const auto fails = [](const Bytes& file, const std::string& words) {
+    check_fails([&] { scaled_picture(file, 4, 1); }, words);
+  };
+  CHECK(scaled_picture(scans(true, 1, 20, 0), 4, 1).size() == 16);
+  CHECK(scaled_picture(scans(false, 1, 4, 0), 4, 1).size() == 16);
+  fails(scans(false, 1, 5, 0), "would take too long to decode: 5 scans of 256 x 256 pixels");
+  fails(scans(true, 16, 200, 40'000), "would take too long to decode: 200 scans of 4096 x 4096 pixels");
+  fails(scans(true, 16, 2, 0), "its header claims 4096 x 4096 pixels, which do not fit");
 }
 
 TEST_CASE("load_image_file: a picture as a set of one image; errors name the file") {
