@@ -21,6 +21,21 @@ json metadata(const SafeTensors& content, const std::filesystem::path& path, con
   return value;
 }
 
+auto metadata_of(const Checkpoint& c) {
+  decltype(SafeTensors::metadata) all;
+  for (const auto& [key, value] : {std::pair{"app", json(c.task)},
+                                   {"model", c.model},
+                                   {"config", c.config},
+                                   {"data", c.data},
+                                   {"standing", c.state}})
+    try {
+      all[key] = value.dump();
+    } catch (const json::exception&) {
+      fail("no checkpoint can be saved: a text of its \"", key, "\" is not UTF-8");
+    }
+  return all;
+}
+
 // Before a damaged number makes a model of terabytes: the matrices that every kind of attention has must fit into what
 // the file holds, and the positional encoding, which it does not hold, into the memory.
 template <class Config>
@@ -62,15 +77,8 @@ Model load(const Checkpoint& checkpoint, Device device) {
 
 }  // namespace
 
-void save_checkpoint(const Checkpoint& c) {
-  SafeTensors content{c.content.tensors,
-                      {{"app", json(c.task).dump()},
-                       {"model", c.model.dump()},
-                       {"config", c.config.dump()},
-                       {"data", c.data.dump()},
-                       {"standing", c.state.dump()}}};
-  save_safetensors(c.path, content);
-}
+void save_checkpoint(const Checkpoint& c) { save_safetensors(c.path, {c.content.tensors, metadata_of(c)}); }
+void check_saveable(const Checkpoint& c) { metadata_of(c); }
 
 Checkpoint read_checkpoint(const std::filesystem::path& given, const std::string& task) {
   std::filesystem::path path = given;

@@ -25,6 +25,8 @@ struct Checkpoint {
 };
 
 void save_checkpoint(const Checkpoint& checkpoint);  // atomic
+// Throws Error if what a checkpoint says beside its tensors could not be saved: a text in it is not UTF-8.
+void check_saveable(const Checkpoint& checkpoint);
 
 // From a run folder (its best checkpoint, else its last) or a .safetensors file. Throws Error that names the file if it
 // is missing, damaged, or of another task than `task` (empty: any).

@@ -176,12 +176,14 @@ TEST_CASE("copy train: a disk that fills up while metrics.csv grows") {
 TEST_CASE("copy train: a disk that is full for a while costs a run nothing") {
   const Sandbox box;
   const fs::path run = box.folder / "run";
-  const pid_t child = box.start(train + "--steps 1000000000 --out run", 4000);
+  const pid_t child = box.start(train + "--steps 1000000000 --out run");
   const auto complaints = [&] { return without_plots(read(box.folder / "stderr")); };
+  CHECK(wait_until([&] { return fs::exists(run / "last.safetensors"); }));
+  const rlimit full{4000, RLIM_INFINITY}, none{RLIM_INFINITY, RLIM_INFINITY};
+  REQUIRE(prlimit(child, RLIMIT_FSIZE, &full, nullptr) == 0);
   CHECK(wait_until([&] { return contains(complaints(), "last.safe") && contains(complaints(), "metrics.csv"); }));
-  CHECK_FALSE(fs::exists(run / "last.safetensors"));
-  const rlimit none{RLIM_INFINITY, RLIM_INFINITY};
   REQUIRE(prlimit(child, RLIMIT_FSIZE, &none, nullptr) == 0);
+  fs::remove(run / "last.safetensors");
   CHECK(wait_until([&] { return fs::exists(run / "last.safetensors") && fs::exists(run / "best.safetensors"); }));
   kill(child, SIGINT);
   CHECK(box.finish(child).status == 130);
@@ -198,6 +200,14 @@ TEST_CASE("copy train: a disk that is full for a while costs a run nothing") {
   for (int step = 1; step <= steps.back(); ++step)
     if (step % 3 == 0 || step % 10 == 0) expected.push_back(step);
   CHECK(steps == expected);
+}
+
+TEST_CASE("copy train: a run whose first checkpoint cannot be saved ends then, not at its end") {
+  const Sandbox box;
+  const Result result = box.run(train + "--steps 1000000000 --out run", 4000);
+  check_refused(result, 1,
+                "cannot write run/last.safetensors: File too large; it would have been the first checkpoint");
+  CHECK_FALSE(fs::exists(box.folder / "run" / "last.safetensors"));
 }
 
 TEST_CASE("copy train: a run that is killed and resumed ends in the same bytes") {

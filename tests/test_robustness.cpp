@@ -93,6 +93,14 @@ TEST_CASE("robustness: checkpoints that claim large models are refused before th
   check_refused(box.run("copy evaluate --model bad"), 1, "not finite, in " + diverged.tensors[0].name);
 }
 
+TEST_CASE("robustness: a text that no checkpoint can hold is found before the run begins") {
+  Checkpoint c{.path = "x", .content = {}, .task = "images", .model = {}, .config = {}, .data = {}, .state = {}};
+  c.data["class_names"] = {"dog", "caf\xe9"};
+  check_fails([&] { check_saveable(c); }, "no checkpoint can be saved: a text of its \"data\" is not UTF-8");
+  c.data["class_names"] = {"dog", "caf\xc3\xa9"};
+  check_saveable(c);
+}
+
 TEST_CASE("robustness: what cannot be is refused before it takes time or memory") {
   const Sandbox box;
   write_mnist(box.folder / "data", 220, 160);

@@ -196,7 +196,17 @@ void Trainer::save() {
   tell({.what = Order::save});
   const Parameters moments = learner_.optimizer().state();
   const auto write = [&](const fs::path& path) { save_checkpoint(checkpoint(path, moments)); };
-  if (attempt("last", [&] { folder_->save_last(write); })) saved_ = at_.step;
+  const auto save_last = [&] { folder_->save_last(write); };
+  if (saved_ < 0 && !settings_.resume) {  // a run that cannot be saved at all would be lost
+    try {
+      save_last();
+    } catch (const std::exception& error) {
+      fail(error.what(), "; it would have been the first checkpoint, so the run ends at step ", at_.step);
+    }
+  } else if (!attempt("last", save_last)) {
+    return;
+  }
+  saved_ = at_.step;
 }
 
 void Trainer::load(const fs::path& path) {
@@ -347,6 +357,7 @@ void Trainer::report(double seconds, double rate) {
 int Trainer::run() {
   const InterruptGuard signals;
   check_that_all_agree();
+  check_saveable(checkpoint({}, {}));
   open_folder();
   share_state();
   MetricsFile metrics(*folder_ / "metrics.csv", metrics_, at_.step);
