@@ -189,7 +189,7 @@ std::string text_of_value(const json& config, const std::string& name) {
 }
 
 // Training losses as pale lines, validation losses as lines with points.
-void plot_losses(const std::vector<std::string>& runs, const fs::path& png) {
+bool plot_losses(const std::vector<std::string>& runs, const fs::path& png) {
   constexpr const char* colours[] = {"b03020", "2060a0", "208040", "906010", "704090", "606060"};
   std::string series;
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -198,14 +198,15 @@ void plot_losses(const std::vector<std::string>& runs, const fs::path& png) {
               data + " using 'step':'validation' with linespoints pt 7 ps 0.6 lw 2 lc rgb '#" + colour + "' title " +
               quoted(runs[i]);
   }
-  plot(png,
-       "set title 'loss: pale while training, with points at validations'; set xlabel 'updates'; "
-       "set ylabel 'nats'; set logscale y; " +
-           series);
+  return plot(png,
+              "set title 'loss: pale while training, with points at validations'; set xlabel 'updates'; "
+              "set ylabel 'nats'; set logscale y; " +
+                  series);
 }
 
 int compare(const std::vector<std::string>& runs, const fs::path& png) {
   check<UsageError>(runs.size() > 1, "compare takes two run folders or more");
+  check_png_replaceable(png);
   std::vector<json> configs;
   std::vector<Table> all;
   std::set<std::string> settings;
@@ -243,9 +244,7 @@ int compare(const std::vector<std::string>& runs, const fs::path& png) {
         return "-";
       });
   print_table(rows);
-  plot_losses(runs, png);
-  std::error_code error;
-  if (fs::exists(png, error)) fmt::print("{}\n", shown(png.string()));
+  if (plot_losses(runs, png)) fmt::print("{}\n", shown(png.string()));
   return 0;
 }
 

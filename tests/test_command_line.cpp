@@ -246,6 +246,13 @@ TEST_CASE("runs, compare: what stands in run folders, damaged ones too") {
   CHECK(contains(compared, "\nloss, last "));
   CHECK(contains(compared, "\nvalidation_bits, best "));
   if (contains(compared, "\ncompare.png\n")) CHECK(read(box.folder / "compare.png").starts_with("\x89PNG"));  // gnuplot
+  check_refused(box.run("compare runs/a runs/group/b --out none/x.png"), 1,
+                "cannot write none/x.png: its folder: No such file or directory");
+  std::ofstream(box.folder / "compare.png", std::ios::binary) << "\x89PNG\r\n\x1a\n";
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", box.folder.c_str(), 1);  // where no gnuplot is
+  CHECK_FALSE(contains(succeed(box, "compare runs/a runs/group/b").out, "compare.png"));
+  setenv("PATH", path.c_str(), 1);
   check_refused(box.run("compare runs/a"), 2, "compare takes two run folders or more");
   check_refused(box.run("compare runs/a runs/d"), 1, "runs/d/config.json is not a JSON object");
 

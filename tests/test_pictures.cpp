@@ -117,5 +117,21 @@ TEST_CASE("pictures: the loss plot is drawn with gnuplot, and skipped without") 
   CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);
 }
 
+TEST_CASE("pictures: gnuplot is not asked for a plot of a file without a row") {
+  const Folder folder;
+  const fs::path csv = folder.path / "metrics.csv", asked = folder.path / "asked";
+  std::ofstream(folder.path / "gnuplot") << "#!/bin/sh\n: > '" + asked.string() + "'\nexit 1\n";
+  fs::permissions(folder.path / "gnuplot", fs::perms::owner_all);
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", folder.path.c_str(), 1);
+  std::ofstream(csv) << "step,loss,validation,lr,tokens_per_second,seconds\n";
+  plot_loss(csv, folder.path / "loss.png", "run", false, 0);
+  CHECK_FALSE(fs::exists(asked));
+  std::ofstream(csv, std::ios::app) << "1,2,,1,1,1\n";
+  plot_loss(csv, folder.path / "loss.png", "run", false, 0);
+  CHECK(fs::exists(asked));
+  setenv("PATH", path.c_str(), 1);
+}
+
 }  // namespace
 }  // namespace runnel::test

@@ -108,6 +108,9 @@ TEST_CASE("report: what stands in it is text, never markup, and its pictures are
   for (int step = 10; step < 35; ++step)
     write_png(box.folder / "samples" / ("step-" + std::to_string(step) + ".png"),
               picture(std::vector<uint8_t>(static_cast<size_t>(step), 7), 1, step, 1));
+  std::ofstream(box.folder / "secret.png") << read(box.folder / "samples" / "step-10.png");
+  fs::create_symlink("../secret.png", box.folder / "samples" / "step-09.png");
+  fs::create_symlink("secret.png", box.folder / "loss.png");
   const std::string hostile = "\"><script>alert(1)</script>&amp;";
   write_report(box.folder, {hostile, {{"machine", hostile}}, {{"data", hostile}, {"steps", 3}, {"quiet", true}}});
   const std::string html = read(box.folder / "report.html");

@@ -58,6 +58,10 @@ ImageSet own_images(const LoadedImageModel& loaded, const std::vector<std::strin
 
 int complete_images(CompleteOptions& o) {
   const LoadedImageModel loaded(o, "completions.png");
+  std::error_code none;
+  for (const std::string& file : o.image)
+    check(!std::filesystem::equivalent(file, loaded.out, none), "--out ", loaded.out.string(),
+          ": this is one of the pictures to complete; choose another name");
   const int64_t own_class = loaded.class_number(o.own_class);
   const ImageSet images = o.image.empty()
                               ? loaded.test_images(o.data)

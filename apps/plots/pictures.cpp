@@ -12,6 +12,8 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
+#include <fstream>
 #include <thread>
 #include <utility>
 
@@ -187,6 +189,9 @@ void write_png(const std::filesystem::path& path, const Picture& p) {
 }
 
 void check_png_replaceable(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const bool is_writable = access((folder / "").c_str(), W_OK | X_OK) == 0;
+  check(is_writable, "cannot write ", path.string(), ": its folder: ", std::strerror(errno));
   check_replaceable(path, "a PNG file", "\x89PNG\r\n\x1a\n");
 }
 
@@ -202,25 +207,33 @@ std::string quoted(const std::string& text) {  // 'it''s'
 // A name that begins with < or | would be a command.
 std::string data_file(const std::filesystem::path& path) { return quoted(std::filesystem::absolute(path).string()); }
 
-void plot(const std::filesystem::path& png, const std::string& commands, int width, int height) noexcept try {
+bool plot(const std::filesystem::path& png, const std::string& commands, int width, int height) noexcept try {
   check_png_replaceable(png);
   const std::string script = "set terminal pngcairo noenhanced size " + std::to_string(width) + "," +
                              std::to_string(height) + "; set datafile separator ','; set grid; " + commands;
   PartialFile file(png);
   const int status = run("gnuplot", {"-d", "-e", script}, file.descriptor());  // -d: without the user's own settings
-  if (status == 0) return file.commit();
+  if (status == 0) {
+    file.commit();
+    return true;
+  }
   static bool said = false;
   if (!std::exchange(said, true))
     std::fputs(status == not_installed ? "gnuplot is not installed: no plots\n"
                : status == not_ended   ? "gnuplot was ended after ten seconds: no plots\n"
                                        : "gnuplot failed: no plots\n",
                stderr);
+  return false;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "no plot: %s\n", error.what());
+  return false;
 }
 
 void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title, bool bits,
                double epoch, const std::string& rate) noexcept try {
+  std::string row;
+  std::ifstream rows(csv);
+  if (!std::getline(rows, row) || !std::getline(rows, row)) return;  // only names so far
   const std::string data = data_file(csv), unit = bits ? "_bits'" : "'";
   // Columns by name: how many there are depends on the task.
   const auto validation = [&](const std::string& x, const std::string& column) {

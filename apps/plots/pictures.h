@@ -36,17 +36,18 @@ Picture resized(const Picture& picture, int64_t height, int64_t width);
 // Replaces the file only when the new one is whole. Throws Error that names the path, also if what stands there is no
 // PNG file.
 void write_png(const std::filesystem::path& path, const Picture& picture);
+// Throws the same where its folder is missing or cannot be written to, too: for before anything is computed.
 void check_png_replaceable(const std::filesystem::path& path);
 
 // Draws what gnuplot's commands say; data files are CSV. Needs gnuplot; says once if it is not there or fails. A plot
-// is not worth a run: nothing here throws.
-void plot(const std::filesystem::path& png, const std::string& commands, int width = 900, int height = 540) noexcept;
+// is not worth a run: nothing here throws. False if there is no new plot.
+bool plot(const std::filesystem::path& png, const std::string& commands, int width = 900, int height = 540) noexcept;
 std::string quoted(const std::string& text);               // a string in gnuplot's commands
 std::string data_file(const std::filesystem::path& path);  // the same, of a file to read
 
 // Draws the losses of a metrics.csv over the updates: in bits/dim, or in nats on a logarithmic axis. If there are
 // epochs, of so many updates, then over the hours and over the epochs (figure 5), and below them the column `rate`, in
-// per cent, unless its name is empty.
+// per cent, unless its name is empty. Nothing while the file has no row.
 void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title, bool bits,
                double epoch, const std::string& rate = "") noexcept;
 

@@ -52,6 +52,12 @@ std::string base64(const std::string& bytes) {
   return text;
 }
 
+// The file itself, and not what a link points to: a report may be shown to others.
+bool is_own(const fs::path& png) {
+  std::error_code error;
+  return fs::symlink_status(png, error).type() == fs::file_type::regular;
+}
+
 std::string image(const fs::path& png, const std::string& description) {
   return "<figure><img alt=\"" + escaped(description) + "\" src=\"data:image/png;base64," +
          base64(read_file(png, most_picture_bytes)) + "\"><figcaption>" + escaped(description) +
@@ -61,7 +67,7 @@ std::string image(const fs::path& png, const std::string& description) {
 // Names of at most twelve pictures in the order of their steps: the first, the last, and evenly spaced ones between.
 std::vector<fs::path> pictures_over_time(const fs::path& folder) {
   std::vector<fs::path> all = entries(folder), some;
-  std::erase_if(all, [](const fs::path& path) { return path.extension() != ".png"; });
+  std::erase_if(all, [](const fs::path& path) { return path.extension() != ".png" || !is_own(path); });
   std::sort(all.begin(), all.end());
   const size_t count = std::min<size_t>(all.size(), 12);
   for (size_t i = 0; i < count; ++i) some.push_back(all[count == 1 ? 0 : i * (all.size() - 1) / (count - 1)]);
@@ -78,9 +84,8 @@ void write_report(const fs::path& run, const Report& report) {
   for (const auto& [name, value] : report.facts)
     page += "<tr><th>" + escaped(name) + "</th><td>" + escaped(value) + "</td></tr>\n";
   page += "</table>\n<h2>Loss</h2>\n";
-  std::error_code error;
-  page += fs::exists(run / "loss.png", error) ? image(run / "loss.png", "training and validation loss")
-                                              : "<p>No plot: it needs gnuplot. The numbers are in metrics.csv.</p>\n";
+  page += is_own(run / "loss.png") ? image(run / "loss.png", "training and validation loss")
+                                   : "<p>No plot: it needs gnuplot. The numbers are in metrics.csv.</p>\n";
   const std::vector<fs::path> pictures = pictures_over_time(run / "samples");
   if (!pictures.empty()) page += "<h2>Samples over time</h2>\n";
   for (const fs::path& png : pictures) page += image(png, png.stem().string());
