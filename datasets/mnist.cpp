@@ -60,13 +60,9 @@ void read_labels(const fs::path& path, const fs::path& images, ImageSet& set) {
   if (count != set.count)
     file.damaged("holds " + std::to_string(count) + " labels, but " + images.string() + " has " +
                  std::to_string(set.count) + " images");
-  const std::vector<uint8_t> digits = rest(file, count);
-  const auto wrong = std::find_if(digits.begin(), digits.end(), [](uint8_t digit) { return digit > 9; });
-  if (wrong != digits.end())
-    file.damaged("label number " + std::to_string(wrong - digits.begin()) + " is " + std::to_string(*wrong) +
-                 " and not a digit");
-  set.labels.assign(digits.begin(), digits.end());
-  set.class_names = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
+  const std::vector<uint8_t> numbers = rest(file, count);
+  set.labels.assign(numbers.begin(), numbers.end());
+  for (int32_t i = 0; i <= std::max(9, std::ranges::max(set.labels)); ++i) set.class_names.push_back(std::to_string(i));
 }
 
 fs::path find(const fs::path& directory, const std::string& stem, const std::string& kind) {

@@ -100,6 +100,17 @@ Checkpoint read_checkpoint(const std::filesystem::path& given, const std::string
   return c;
 }
 
+void check_classes(const std::filesystem::path& checkpoint, const std::vector<std::string>& learned,
+                   const std::string& data, const std::vector<std::string>& classes) {
+  check(!classes.empty(), data, ": there are no classes, and ", checkpoint.string(), " learned ", learned.size());
+  for (size_t i = 0; i < classes.size(); ++i) {
+    check(i < learned.size(), data, ": there is a class \"", classes[i], "\" more than the ", learned.size(), " that ",
+          checkpoint.string(), " learned");
+    check(classes[i] == learned[i], data, ": class ", i, " is \"", classes[i], "\", and ", checkpoint.string(),
+          " learned it as \"", learned[i], "\"; the data must have the same classes");
+  }
+}
+
 json model_json(AutoregressiveConfig config) { return json_of(std::move(config)); }
 json model_json(ClassifierConfig config) { return json_of(std::move(config)); }
 json model_json(TranscriberConfig config) { return json_of(std::move(config)); }

@@ -32,6 +32,11 @@ void check_saveable(const Checkpoint& checkpoint);
 // is missing, damaged, or of another task than `task` (empty: any).
 Checkpoint read_checkpoint(const std::filesystem::path& path, const std::string& task = "");
 
+// Throws Error that names the first class in which data differ from what the model of a checkpoint learned: labels are
+// numbers. Data without the last classes are no problem, data without any are.
+void check_classes(const std::filesystem::path& checkpoint, const std::vector<std::string>& learned,
+                   const std::string& data, const std::vector<std::string>& classes);
+
 nlohmann::json model_json(AutoregressiveConfig config);
 nlohmann::json model_json(ClassifierConfig config);
 nlohmann::json model_json(TranscriberConfig config);

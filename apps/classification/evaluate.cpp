@@ -146,8 +146,7 @@ int evaluate(EvaluateOptions& o) {
   check_png_replaceable(png);
   if (!o.data.empty()) loaded.settings.data = o.data;
   const ClassificationData data = load_data(loaded.settings);
-  check(data.test.class_names == loaded.class_names, data.test.name, " has other classes than ",
-        loaded.checkpoint.path.string());
+  check_classes(loaded.checkpoint.path, loaded.class_names, data.test.name, data.test.class_names);
   const std::vector<int64_t> samples = some_samples(data.test, o.limit);
   const Score result =
       score(predict(loaded.model, data.test, samples, loaded.settings.view(), o.batch, Progress("evaluated")),

@@ -49,6 +49,12 @@ Settings ModelOptions::list() {
 
 namespace {
 
+std::vector<std::string> class_numbers(int64_t count) {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
+  return names;
+}
+
 Checkpoint read_image_checkpoint(const ModelOptions& o) {
   check_is_model(o.model);
   return read_checkpoint(o.model, o.dataset->name);
@@ -69,16 +75,12 @@ LoadedImageModel::LoadedImageModel(const ModelOptions& o, const char* picture_na
   } catch (const nlohmann::json::exception&) {
     fail(checkpoint.path.string(), " is damaged: it does not say what images it was trained on");
   }
-  if (class_names.empty())  // an older checkpoint
-    for (int64_t i = 256; i < c.vocabulary; ++i) class_names.push_back(std::to_string(i - 256));
+  if (class_names.empty()) class_names = class_numbers(c.vocabulary - 256);  // an older checkpoint
   check(side > 0 && side <= 4096 && image_size() == c.max_length + (class_conditional ? 0 : 1) &&
             c.vocabulary == 256 + (class_conditional ? std::ssize(class_names) : 0) &&
             (c.outputs == 256 || c.outputs % 3 == 0) && first_bytes.size() == 256,
         checkpoint.path.string(), ": not a model of images of ", side, " x ", side);
   out = o.out.empty() ? checkpoint.path.parent_path() / picture_name : fs::path(o.out);
-  const fs::path into = out.has_parent_path() ? out.parent_path() : fs::path(".");
-  check(is_folder || (access(into.c_str(), W_OK) == 0 && !fs::is_directory(out)), "--out ", out.string(),
-        ": cannot be written");
   if (!is_folder) check_png_replaceable(out);
 }
 
@@ -89,7 +91,12 @@ void LoadedImageModel::make_folder() const {
 }
 
 ImageSet LoadedImageModel::test_images(const std::string& given) const {
-  return dataset.load_test(given.empty() ? data : given, side, channels);
+  ImageSet images = dataset.load_test(given.empty() ? data : given, side, channels);
+  if (!class_conditional) return images;
+  const bool is_older = !checkpoint.data.contains("class_names");
+  check_classes(checkpoint.path, class_names, images.name,
+                is_older ? class_numbers(std::ssize(images.class_names)) : images.class_names);
+  return images;
 }
 
 int64_t LoadedImageModel::class_number(const std::string& text) const {

@@ -105,8 +105,10 @@ int train_images(ImageSettings& s) {
   TrainingImages images = s.dataset->load_training(s.data, s.side, s.channels());
   check(!s.classes || !images.train.class_names.empty(), "--classes: ", images.train.name, " has no classes",
         s.dataset->channels ? "" : "; put the pictures of each class into a sub-folder of their own");
-  say(fmt::format("data: {}, {} images of {} x {}; {} more choose the best checkpoint\n", images.train.name,
-                  images.train.count, s.side, s.side, images.validation.count));
+  say(fmt::format("data: {}, {} images of {} x {}{}; {} more choose the best checkpoint\n", images.train.name,
+                  images.train.count, s.side, s.side,
+                  s.classes ? fmt::format(" in {} classes", images.train.class_names.size()) : "",
+                  images.validation.count));
   return train(ImageTraining(s, std::move(images)), s, config_json(s));
 }
 
