@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t most_named = 5;  // of the files that are skipped
+constexpr size_t most_named = 5;  // of the files that are skipped, in an error
 
 // 64-bit FNV-1a. As a Key, it gives numbers of which each bit depends on the whole content.
 struct Hash {
@@ -98,8 +98,7 @@ void transfer(Archive& archive, ImageFolder& folder) {
     archive.array(set->pixels);
     set->class_names = folder.train.class_names;
   }
-  archive.number(folder.skipped);
-  archive.strings(folder.first_skipped);
+  archive.strings(folder.skipped);
 }
 
 // Of what a cache holds.
@@ -112,7 +111,6 @@ void check_possible(const ImageFolder& folder) {
     for (const int32_t label : set->labels)
       check(label >= 0 && label < classes, "a label ", label, " of ", classes, " classes");
   }
-  check(folder.skipped >= std::ssize(folder.first_skipped), folder.skipped, " files skipped");
 }
 
 void read_pictures(const fs::path& folder, std::vector<File>& files, int64_t side, int64_t channels,
@@ -192,14 +190,13 @@ ImageFolder load_image_folder(const fs::path& folder, int64_t side, int64_t chan
 
   read_pictures(folder, files, side, channels, progress);
   const auto good = std::stable_partition(files.begin(), files.end(), [](const File& f) { return f.problem.empty(); });
-  result.skipped = files.end() - good;
-  for (auto file = good; file != files.end() && result.first_skipped.size() < most_named; ++file)
-    result.first_skipped.push_back(file->path + ": " + file->problem);
+  for (auto file = good; file != files.end(); ++file) result.skipped.push_back(file->path + ": " + file->problem);
   if (good == files.begin()) {
     std::string found;
-    for (const std::string& skipped : result.first_skipped) found += (found.empty() ? "; skipped " : ", ") + skipped;
-    if (result.skipped > std::ssize(result.first_skipped)) found += ", ...";
-    fail(name, ": no PNG or JPEG picture among ", counted(result.skipped, "file"), found);
+    for (const std::string& skipped : std::span(result.skipped).first(std::min(result.skipped.size(), most_named)))
+      found += (found.empty() ? "; skipped " : ", ") + skipped;
+    if (result.skipped.size() > most_named) found += ", ...";
+    fail(name, ": no PNG or JPEG picture among ", counted(std::ssize(result.skipped), "file"), found);
   }
   files.erase(good, files.end());
 

@@ -14,9 +14,7 @@ namespace runnel {
 struct ImageFolder {
   ImageSet train, validation, test;  // "pictures of FOLDER (train)" ...; all have the same class names
 
-  // Files that are no pictures or are damaged, by their paths inside the folder.
-  int64_t skipped = 0;
-  std::vector<std::string> first_skipped = {};  // up to 5, each as "PATH: REASON"
+  std::vector<std::string> skipped = {};  // files that are no pictures or are damaged: "PATH INSIDE THE FOLDER: REASON"
 
   std::filesystem::path cache = {};  // the file that keeps all this for the next time; empty if it cannot be written
   bool from_cache = false;           // it was read from there

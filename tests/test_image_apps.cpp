@@ -454,6 +454,18 @@ TEST_CASE("mnist with classes: the model is told them, and draws what it is aske
   for (const std::string keep : {"1", "48"}) check_size(complete(keep), 3, 5);
   succeed(box, "mnist state --model run");
 
+  // EMNIST's letters are numbers from 1 on, in files of MNIST's names. Labels count only with --classes.
+  for (const auto& [stem, count] : {std::pair{"train", 220u}, {"t10k", 20u}}) {
+    std::vector<uint8_t> letters;
+    for (uint32_t i = 0; i < count; ++i) letters.push_back(static_cast<uint8_t>(26 - i % 26));
+    write_idx(box.folder / "data" / (std::string(stem) + "-labels-idx1-ubyte"), {2049, count}, letters);
+  }
+  CHECK(contains(succeed(box, train + "--classes --steps 1 --out letters").out, " of 7 x 7 in 27 classes; "));
+  CHECK(load_metadata(box.folder / "letters" / "last.safetensors").at("model").find("\"vocabulary\":283") <
+        std::string::npos);
+  succeed(box, "mnist evaluate --limit 3 --model letters");
+  check_refused(box.run("mnist evaluate --model run"), 1,
+                "MNIST (test): there is a class \"10\" more than the 10 that run/best.safetensors learned");
   succeed(box, train + "--steps 1 --out untold");
   check_refused(box.run("mnist sample --model untold --class 3"), 2, "was not trained with --classes");
   check_refused(box.run("mnist sample --model untold --class 3 --single --out new"), 2, "was not trained with");
@@ -570,6 +582,54 @@ TEST_CASE("cifar10: trains, evaluates, samples, completes and shows its state") 
 
 // tests/golden/runs holds two runs of commit 0fcde0f, before attention kinds, tasks and settings had their present
 // form.
+TEST_CASE("images: files that are left out are named; other classes than the model's are refused") {
+  const Sandbox box;
+  setenv("XDG_CACHE_HOME", (box.folder / "cache").c_str(), 1);
+  const auto draw = [&](const std::string& folder, uint8_t number) {
+    fs::create_directories(box.folder / folder);
+    std::vector<uint8_t> bytes;
+    for (uint64_t i = 0; i < 48; ++i) bytes.push_back(static_cast<uint8_t>(Key{number}.bits(i)));
+    write_png(box.folder / folder / (std::to_string(number) + ".png"), picture(bytes, 4, 4, 3));
+  };
+  for (uint8_t i = 0; i < 80; ++i) draw(i % 2 ? "own/cats" : "own/dogs", i);
+  for (int i = 0; i < 7; ++i) std::ofstream(box.folder / "own" / "cats" / ("text" + std::to_string(i))) << "text";
+  const std::string command =
+      "images train --preset tiny --precision f32 --data own --side 4 --layers 1 --width 16 --heads 2 --feed-forward "
+      "16 "
+      "--batch 2 --minutes 0 --schedule constant --threads 1 --steps 2 --classes --out run";
+  const Result trained = succeed(box, command);
+  CHECK(contains(trained.out, " in 2 classes; "));
+  const std::vector<std::string> lines = split(trained.err, '\n');
+  REQUIRE(lines.size() == 6);
+  const std::string start = "runnel: " + (box.folder / "own").string() + ": 7 files are left out; all are in ";
+  REQUIRE(lines[0].starts_with(start));
+  CHECK(lines[5] == "  cats/text4: not a PNG or JPEG file");
+  const std::vector<std::string> all = split(read(lines[0].substr(start.size())), '\n');
+  CHECK(all.size() == 7);
+  CHECK(all[6] == "cats/text6: not a PNG or JPEG file");
+  for (int i = 0; i < 4; ++i) fs::remove(box.folder / "own" / "cats" / ("text" + std::to_string(i)));
+  CHECK(split(succeed(box, "images evaluate --model run").err, '\n').size() == 4);  // without a file
+  for (int i = 4; i < 7; ++i) fs::remove(box.folder / "own" / "cats" / ("text" + std::to_string(i)));
+
+  const auto refused = [&](const std::string& data, const std::string& words) {
+    for (const std::string run : {"evaluate", "complete --index 0", "state"})
+      check_refused(box.run("images " + run + " --model run --data " + data), 1, words);
+  };
+  fs::copy(box.folder / "own", box.folder / "swapped", fs::copy_options::recursive);
+  fs::rename(box.folder / "swapped" / "dogs", box.folder / "swapped" / "a dog");
+  refused("swapped", "class 0 is \"a dog\", and run/best.safetensors learned it as \"cats\"");
+  fs::copy(box.folder / "own", box.folder / "more", fs::copy_options::recursive);
+  draw("more/eels", 100);
+  refused("more", "there is a class \"eels\" more than the 2 that run/best.safetensors learned");
+  refused("own/cats", "there are no classes, and run/best.safetensors learned 2");
+
+  const std::string own = read(box.folder / "own" / "cats" / "1.png");
+  check_refused(box.run("images complete --model run --class cats --image own/dogs/2.png own/cats/1.png --out "
+                        "own/../own/cats/1.png"),
+                1, "this is one of the pictures to complete; choose another name");
+  CHECK(read(box.folder / "own" / "cats" / "1.png") == own);
+}
+
 TEST_CASE("run folders of an older version: evaluate gives the same numbers, --resume continues them") {
   if (!has_sources()) return;
   const Sandbox box;

@@ -10,6 +10,7 @@
 #include "apps/cli/terminal.h"
 #include "engine/check.h"
 #include "engine/communicator.h"
+#include "engine/file.h"
 #include "engine/numerics.h"
 #include "engine/text.h"
 
@@ -69,6 +70,20 @@ void RuntimeOptions::prepare() {
     fmt::print(stderr, "runnel: {} threads on {} cores, which is slower than a thread for each core\n", threads,
                omp_get_num_procs());
   if (cuda) connect_gpus();
+}
+
+void name_left_out(const std::string& sentence, const std::vector<std::string>& all,
+                   const std::filesystem::path& list) {
+  constexpr size_t few = 5;
+  std::string lines, place;
+  for (const std::string& one : all) lines += one + "\n";
+  if (all.size() > few && !list.empty()) try {
+      write_atomically(list, {lines});
+      place = "; all are in " + list.string();
+    } catch (const Error&) {  // then all are named here
+    }
+  warn("runnel: " + sentence + place + "\n");
+  for (size_t i = 0; i < (place.empty() ? all.size() : few); ++i) warn("  " + all[i] + "\n");
 }
 
 void check_is_model(const std::string& model) {

@@ -1,7 +1,9 @@
 // What every command that computes takes: device, precision, threads and seed.
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "engine/device.h"
 #include "engine/random.h"
@@ -29,6 +31,10 @@ struct RuntimeOptions {
   void prepare();
   Device where() const { return device.starts_with("cuda") ? Device::cuda : Device::cpu; }
 };
+
+// Says what of the data is left out, and names it on stderr: each as "NAME: REASON", all of them or, if they are many,
+// the first five and the file `list` that has all of them.
+void name_left_out(const std::string& sentence, const std::vector<std::string>& all, const std::filesystem::path& list);
 
 // Throws UsageError unless --model names something that may be a checkpoint.
 void check_is_model(const std::string& model);

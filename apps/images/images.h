@@ -9,6 +9,7 @@
 #include "apps/cli/terminal.h"
 #include "apps/plots/pictures.h"
 #include "apps/training/settings.h"
+#include "datasets/image_folder.h"
 #include "datasets/images.h"
 #include "models/checkpoint.h"
 #include "models/decoder.h"
@@ -32,6 +33,10 @@ struct ImageDataset {
   TrainingImages (*load_training)(const std::string& data, int64_t side, int64_t channels);
   ImageSet (*load_test)(const std::string& data, int64_t side, int64_t channels);
 };
+
+// load_image_folder, which names what it leaves out.
+ImageFolder load_pictures(const std::string& data, int64_t side, int64_t channels,
+                          const std::function<void(int64_t, int64_t)>& progress);
 
 // The last 200 training images are the validation set.
 TrainingImages with_held_out(const ImageSet& all);

@@ -7,16 +7,21 @@
 #include "engine/check.h"
 
 namespace runnel {
+
+ImageFolder load_pictures(const std::string& data, int64_t side, int64_t channels,
+                          const std::function<void(int64_t, int64_t)>& progress) {
+  ImageFolder folder = load_image_folder(data, side, channels, cache_directory(), progress);
+  if (!folder.skipped.empty())
+    name_left_out(fmt::format("{}: {} files are left out", data, folder.skipped.size()), folder.skipped,
+                  folder.cache.empty() ? "" : folder.cache.string() + ".left-out.txt");
+  return folder;
+}
+
 namespace {
 
 ImageFolder load_folder(const std::string& data, int64_t side, int64_t channels) {
   check<UsageError>(!data.empty(), "--data is needed: a folder of PNG and JPEG files");
-  ImageFolder folder = load_image_folder(data, side, channels, cache_directory(), Progress("read file"));
-  if (folder.skipped) {
-    fmt::print("skipped: {} files that are no pictures or are damaged\n", folder.skipped);
-    for (const std::string& file : folder.first_skipped) fmt::print("  {}\n", file);
-  }
-  return folder;
+  return load_pictures(data, side, channels, Progress("read file"));
 }
 
 const ImageDataset images{

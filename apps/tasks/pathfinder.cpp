@@ -2,6 +2,7 @@
 #include "datasets/pathfinder.h"
 
 #include "apps/classification/classification.h"
+#include "apps/images/images.h"
 #include "datasets/files.h"
 #include "datasets/image_folder.h"
 #include "datasets/image_sequences.h"
@@ -29,7 +30,7 @@ const ClassificationDataset tasks::pathfinder{
     .difficulties = {"easy", "intermediate", "hard"},
     .load = [](const ClassificationSettings& settings, const WorkDone& report) -> ClassificationData {
       if (!settings.data.empty()) {
-        const ImageFolder folder = load_image_folder(settings.data, 32, 1, cache_directory(), report);
+        const ImageFolder folder = load_pictures(settings.data, 32, 1, report);
         check(folder.train.class_names.size() == 2, settings.data, ": ", folder.train.class_names.size(),
               " classes; Pathfinder has two, a sub-folder of pictures for each");
         return {grey_sequences(folder.train), grey_sequences(folder.validation), grey_sequences(folder.test)};
