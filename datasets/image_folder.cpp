@@ -153,6 +153,8 @@ ImageFolder load_image_folder(const fs::path& folder, int64_t side, int64_t chan
 
   const fs::path canonical = fs::canonical(folder);
   std::vector<File> files = Walk(canonical).files;
+  for (const File& file : files)
+    if (file.problem.empty()) check_text(class_of(file), name + ": a class");
   Hash key, place;
   for (Hash* const hash : {&key, &place}) {
     hash->add(canonical.string());

@@ -33,7 +33,8 @@ struct ImageFolder {
 //  * The result is kept in one file in the folder `cache` and read from there until the path, size or time of a file
 //    changes. A damaged cache is ignored. No cache is kept if `cache` is empty or cannot be written.
 // progress(done, of) is called between files; what it throws ends the reading. Throws Error that names the folder and
-// says what to do: it is missing, no folder, cannot be read, has no pictures, or so few that a set stays empty.
+// says what to do: it is missing, no folder, cannot be read, has no pictures, or so few that a set stays empty, or the
+// name of a class is not UTF-8.
 ImageFolder load_image_folder(const std::filesystem::path& folder, int64_t side, int64_t channels,
                               const std::filesystem::path& cache = cache_directory(),
                               const std::function<void(int64_t, int64_t)>& progress = {});

@@ -593,6 +593,7 @@ TEST_CASE("images: files that are left out are named; other classes than the mod
   };
   for (uint8_t i = 0; i < 80; ++i) draw(i % 2 ? "own/cats" : "own/dogs", i);
   for (int i = 0; i < 7; ++i) std::ofstream(box.folder / "own" / "cats" / ("text" + std::to_string(i))) << "text";
+  fs::rename(box.folder / "own" / "cats" / "text4", box.folder / "own" / "cats" / "text4\ncats.png: fake");
   const std::string command =
       "images train --preset tiny --precision f32 --data own --side 4 --layers 1 --width 16 --heads 2 --feed-forward "
       "16 "
@@ -603,13 +604,14 @@ TEST_CASE("images: files that are left out are named; other classes than the mod
   REQUIRE(lines.size() == 6);
   const std::string start = "runnel: " + (box.folder / "own").string() + ": 7 files are left out; all are in ";
   REQUIRE(lines[0].starts_with(start));
-  CHECK(lines[5] == "  cats/text4: not a PNG or JPEG file");
+  CHECK(lines[5] == "  cats/text4\\ncats.png: fake: not a PNG or JPEG file");
   const std::vector<std::string> all = split(read(lines[0].substr(start.size())), '\n');
   CHECK(all.size() == 7);
   CHECK(all[6] == "cats/text6: not a PNG or JPEG file");
   for (int i = 0; i < 4; ++i) fs::remove(box.folder / "own" / "cats" / ("text" + std::to_string(i)));
   CHECK(split(succeed(box, "images evaluate --model run").err, '\n').size() == 4);  // without a file
-  for (int i = 4; i < 7; ++i) fs::remove(box.folder / "own" / "cats" / ("text" + std::to_string(i)));
+  fs::remove(box.folder / "own" / "cats" / "text4\ncats.png: fake");
+  for (int i = 5; i < 7; ++i) fs::remove(box.folder / "own" / "cats" / ("text" + std::to_string(i)));
 
   const auto refused = [&](const std::string& data, const std::string& words) {
     for (const std::string run : {"evaluate", "complete --index 0", "state"})

@@ -596,6 +596,8 @@ TEST_CASE("load_image_folder: what cannot be a data set is an error that says wh
   check_fails([&] { load_image_folder(folder.path / "a.png", 4, 1, ""); }, path + "/a.png: not a folder");
   check_fails([&] { load_image_folder(folder.path, 0, 1, ""); }, "pictures of 0 x 0 x 1");
   check_fails([&] { load_image_folder(folder.path, 4, 4, ""); }, "channels are 1 or 3");
+  write(folder.path / "caf\xe9" / "1.png", numbered(1));
+  fails("a class: \"caf\\xe9\" is not UTF-8");
   CHECK_FALSE(fs::exists(folder.cache));
 }
 

@@ -76,14 +76,14 @@ void name_left_out(const std::string& sentence, const std::vector<std::string>& 
                    const std::filesystem::path& list) {
   constexpr size_t few = 5;
   std::string lines, place;
-  for (const std::string& one : all) lines += one + "\n";
+  for (const std::string& one : all) lines += shown(one) + "\n";
   if (all.size() > few && !list.empty()) try {
       write_atomically(list, {lines});
       place = "; all are in " + list.string();
     } catch (const Error&) {  // then all are named here
     }
-  warn("runnel: " + sentence + place + "\n");
-  for (size_t i = 0; i < (place.empty() ? all.size() : few); ++i) warn("  " + all[i] + "\n");
+  warn("runnel: " + shown(sentence + place) + "\n");
+  for (size_t i = 0; i < (place.empty() ? all.size() : few); ++i) warn("  " + shown(all[i]) + "\n");
 }
 
 void check_is_model(const std::string& model) {
