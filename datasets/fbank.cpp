@@ -20,12 +20,18 @@ double mel(double frequency) { return 1127 * std::log(1 + frequency / 700); }
 constexpr double pre_emphasis = 0.97;
 constexpr double least_energy = 1.1920929e-07;  // float32's epsilon
 
+int64_t samples_in(double seconds, int64_t rate) {  // in Kaldi's order of multiplications, and truncated
+  return static_cast<int64_t>(static_cast<double>(rate) * 0.001 * (1000 * seconds));
+}
+
 std::mutex& planner() {  // FFTW's planner is not for several threads at once; executing a plan is
   static std::mutex one;
   return one;
 }
 
 }  // namespace
+
+const float digital_silence = static_cast<float>(std::log(least_energy));
 
 struct Fbank::Transform {
   struct Buffers {  // aligned as the plan's
@@ -57,10 +63,7 @@ struct Fbank::Transform {
 };
 
 Fbank::Fbank(const FbankConfig& c)
-    : config_(c),
-      window_(std::llround(static_cast<double>(c.rate) * c.window)),
-      shift_(std::llround(static_cast<double>(c.rate) * c.shift)),
-      size_(0) {
+    : config_(c), window_(samples_in(c.window, c.rate)), shift_(samples_in(c.shift, c.rate)), size_(0) {
   const double highest = static_cast<double>(c.rate) / 2;
   check(c.rate > 0 && c.rate <= 1000000 && window_ > 1 && shift_ > 0 && c.window <= 1, "fbank: a window of ", c.window,
         " s and a shift of ", c.shift, " s at ", c.rate, " samples per second");

@@ -7,11 +7,14 @@
 
 namespace runnel {
 
+constexpr double window_seconds = 0.025, frame_seconds = 0.01;  // of a frame, and from frame to frame
+extern const float digital_silence;                             // each feature of a frame whose samples are all equal
+
 struct FbankConfig {
-  int64_t rate = 8000;     // samples per second
-  int64_t bins = 40;       // filters
-  double window = 0.025;   // seconds of a frame
-  double shift = 0.010;    // seconds from frame to frame
+  int64_t rate = 8000;  // samples per second
+  int64_t bins = 40;    // filters
+  double window = window_seconds;
+  double shift = frame_seconds;
   double lowest = 20;      // Hz; the highest is half the rate
   bool snip_edges = true;  // only frames that lie in the recording as a whole; else its ends are mirrored
 };

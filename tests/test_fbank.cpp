@@ -9,11 +9,11 @@ using namespace runnel::test;
 
 namespace {
 
-// round(8000 sin(2 pi 440 n / 8000) + 3000 sin(2 pi 1333 n / 8000))
-std::vector<float> two_tones(int64_t count) {
+// round(8000 sin(2 pi 440 n / rate) + 3000 sin(2 pi 1333 n / rate))
+std::vector<float> two_tones(int64_t count, int64_t rate = 8000) {
   std::vector<float> samples;
   for (int64_t n = 0; n < count; ++n) {
-    const double t = 2 * std::numbers::pi * static_cast<double>(n) / 8000;
+    const double t = 2 * std::numbers::pi * static_cast<double>(n) / static_cast<double>(rate);
     samples.push_back(static_cast<float>(std::round(8000 * std::sin(440 * t) + 3000 * std::sin(1333 * t))));
   }
   return samples;
@@ -40,6 +40,29 @@ TEST_CASE("fbank: equals Kaldi's features of two tones") {  // kaldi-native-fban
   for (size_t i = 0; i < last_end.size(); ++i) CHECK(std::abs(features[437 + i] - last_end[i]) < 0.005);
 }
 
+TEST_CASE("fbank: equals Kaldi's where a frame is no whole number of samples") {  // kaldi-native-fbank 1.23.0
+  const struct {
+    int64_t rate, window, shift;
+    double sum;
+    std::vector<double> later;  // features 0, 10, 20 and 39 of frame 50
+  } all[] = {{11025, 275, 110, 44215.566, {8.7041, 15.8424, 20.2416, 5.7063}},
+             {22050, 551, 220, 41830.863, {9.5259, 10.3778, 5.8958, 7.9001}},
+             {44100, 1102, 441, 41178.055, {10.3737, 16.8689, 5.2215, 9.4042}}};
+  for (const auto& kaldi : all) {
+    CAPTURE(kaldi.rate);
+    const Fbank fbank({.rate = kaldi.rate});
+    CHECK(fbank.window() == kaldi.window);
+    CHECK(fbank.shift() == kaldi.shift);
+    const std::vector<float> features = fbank(two_tones(kaldi.rate, kaldi.rate));
+    REQUIRE(features.size() == 98 * 40);
+    double sum = 0;
+    for (const float x : features) sum += x;
+    CHECK(std::abs(sum - kaldi.sum) < 2);
+    for (size_t i = 0; i < 4; ++i)
+      CHECK(std::abs(features[50 * 40 + std::vector<size_t>{0, 10, 20, 39}[i]] - kaldi.later[i]) < 0.005);
+  }
+}
+
 TEST_CASE("fbank: numbers of frames, silence, and 16 kHz") {
   const Fbank fbank({.rate = 8000}), mirrored({.rate = 8000, .snip_edges = false}), fast({.rate = 16000});
   CHECK(fbank.frames(0) == 0);
@@ -53,7 +76,10 @@ TEST_CASE("fbank: numbers of frames, silence, and 16 kHz") {
   CHECK(fast.window() == 400);
   CHECK(fast.shift() == 160);
   CHECK(fbank(two_tones(100)).empty());
-  for (const float x : fbank(std::vector<float>(400, 5))) CHECK(std::abs(x - -15.9424f) < 1e-3f);
+  for (const float x : fbank(std::vector<float>(400, 5))) {
+    CHECK(x == digital_silence);
+    CHECK(std::abs(x - -15.9424f) < 1e-3f);
+  }
   // The features of a part are those of the whole.
   const std::vector<float> samples = two_tones(1000), whole = fbank(samples);
   const std::vector<float> part = fbank(std::span(samples).subspan(160, 360));

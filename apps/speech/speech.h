@@ -6,6 +6,7 @@
 
 #include "apps/training/settings.h"
 #include "apps/training/task.h"
+#include "datasets/fbank.h"
 #include "datasets/speech.h"
 #include "models/checkpoint.h"
 #include "models/ctc.h"
@@ -14,7 +15,6 @@
 namespace runnel {
 
 constexpr int64_t feature_bins = 40;  // as in the paper
-constexpr double frame_seconds = 0.01;
 
 struct SpeechSettings : ModelSettings<TranscriberConfig> {
   int64_t length = 3000;  // frames
