@@ -53,6 +53,16 @@ std::vector<Spike> best_alignment(std::span<const float> logits, int64_t symbols
   return labels;
 }
 
+double confidence(std::span<const Spike> alignment, std::span<const float> logits, int64_t symbols, int32_t blank) {
+  double sum = 0;
+  auto count = std::ssize(alignment);
+  for (const Spike& spike : alignment) sum += std::log(spike.probability);
+  if (count == 0)
+    for (const auto n = static_cast<size_t>(symbols); !logits.empty(); logits = logits.subspan(n), ++count)
+      sum += log_probabilities(logits.first(n))[static_cast<size_t>(blank)];
+  return count ? std::exp(sum / static_cast<double>(count)) : 1;
+}
+
 std::vector<int32_t> beam_search(std::span<const float> logits, int64_t symbols, int64_t width, int32_t blank) {
   check(width > 0, "beam_search: the width ", width, " is not positive");
   // Prefixes are nodes of a tree: the label at the end, and the prefix before it.

@@ -19,6 +19,10 @@ int64_t fewest_frames(std::span<const int32_t> labels);
 // logits [frames,symbols].
 std::vector<Spike> best_alignment(std::span<const float> logits, int64_t symbols, int32_t blank = 0);
 
+// How sure the best alignment is: the geometric mean of its labels' probabilities or, if it has none, of the blank's at
+// each frame; 1 without frames.
+double confidence(std::span<const Spike> alignment, std::span<const float> logits, int64_t symbols, int32_t blank = 0);
+
 // The most probable labels, about: prefix beam search (Graves 2012; Hannun et al. 2014), which sums the probabilities
 // of all alignments of the `width` best prefixes. Throws Error if width < 1.
 std::vector<int32_t> beam_search(std::span<const float> logits, int64_t symbols, int64_t width, int32_t blank = 0);

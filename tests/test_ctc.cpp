@@ -43,6 +43,17 @@ TEST_CASE(
   CHECK(std::abs(spikes[0].probability - 1 / (1 + std::exp(-3.0))) < 1e-12);
 }
 
+TEST_CASE("confidence: of the labels or, where there are none, of the blank at each frame") {
+  const auto logits = [](double p, double q) {  // of symbol 1 at two frames, of two symbols
+    return std::vector<float>{0, static_cast<float>(std::log(p / (1 - p))), 0,
+                              static_cast<float>(std::log(q / (1 - q)))};
+  };
+  const auto sure = [](const std::vector<float>& z) { return confidence(best_alignment(z, 2), z, 2); };
+  CHECK(std::abs(sure(logits(0.2, 0.9)) - 0.9) < 1e-6);
+  CHECK(std::abs(sure(logits(0.4, 0.1)) - std::sqrt(0.6 * 0.9)) < 1e-6);
+  CHECK(sure({}) == 1);
+}
+
 TEST_CASE("beam_search: wide beams find the most probable labels of all, unlike the best alignment") {
   // Two frames, a blank and one label: the best alignment is blank blank with 0.36, the label has 1 - 0.36.
   const std::vector<float> z{std::log(0.6f), std::log(0.4f), std::log(0.6f), std::log(0.4f)};

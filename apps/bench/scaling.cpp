@@ -58,7 +58,8 @@ struct Workload {
 };
 
 std::vector<Workload> workloads(const ScalingOptions& o) {
-  std::vector<Workload> all = {{"copy task", {}, 64, 128}, {"MNIST", paper_image_model("mnist"), 16, 783}};
+  std::vector<Workload> all = {{"copy task", AutoregressiveConfig{}, 64, 128},
+                               {"MNIST", paper_image_model("mnist"), 16, 783}};
   for (Workload& w : all)
     if (o.length) w.length = w.config.max_length = o.length;
   return all;

@@ -114,7 +114,7 @@ int time_updates(const SpeechBenchOptions& o, const std::vector<std::string>& sy
   for (int64_t frames = shortest; frames <= o.frames; frames += shortest) {
     std::vector<std::string> phones;
     for (int64_t i = 1; i < symbols; ++i) phones.push_back(std::to_string(i));
-    SpeechTaskData data{{}, Spelling::words(phones), 8000, {}};
+    SpeechTaskData data{SpeechData{}, Spelling::words(phones), 8000, {}};
     const int64_t numbers = frames * feature_bins;
     const std::vector<float> features = uniform(Shape{batch * numbers}, Key{1}, Device::cpu).to_vector();
     for (int64_t b = 0; b < batch; ++b) {

@@ -160,7 +160,7 @@ double Trainer::learning_rate(int64_t step, double seconds) const {
 
 Checkpoint Trainer::checkpoint(const fs::path& path, const Parameters& moments) const {
   Checkpoint c{.path = path,
-               .content = {learner_.parameters(), {}},
+               .content = SafeTensors{learner_.parameters(), {}},
                .task = task_.name(),
                .model = task_.model(),
                .config = config_,
