@@ -13,7 +13,8 @@ struct Audio {
   double seconds() const { return rate ? static_cast<double>(samples.size()) / static_cast<double>(rate) : 0; }
 };
 
-// Throws Error that names the file if it cannot be read, or holds numbers that are not finite.
-Audio read_audio(const std::filesystem::path& path);
+// Throws Error that names the file if it is no regular file, cannot be read, or is not whole; if it holds numbers that
+// are no sound; if it has fewer samples than a frame, or more than `longest` frames, without reading on.
+Audio read_audio(const std::filesystem::path& path, int64_t longest);
 
 }  // namespace runnel

@@ -66,7 +66,8 @@ std::vector<fs::path> recordings_in(const fs::path& data) {
        "--data FOLDER");
 }
 
-std::vector<Speaker> read_speakers(const fs::path& data, const std::function<void(int64_t, int64_t)>& progress) {
+std::vector<Speaker> read_speakers(const fs::path& data, int64_t length,
+                                   const std::function<void(int64_t, int64_t)>& progress) {
   const std::vector<fs::path> files = recordings_in(data);
   std::map<std::string, Speaker> speakers;
   for (size_t i = 0; i < files.size(); ++i) {
@@ -79,7 +80,7 @@ std::vector<Speaker> read_speakers(const fs::path& data, const std::function<voi
     };
     check(first == 1 && last > first && is_number(stem.substr(0, first)) && is_number(stem.substr(last + 1)),
           files[i].string(), ": not named as a recording of the Free Spoken Digit Dataset, digit_speaker_index.wav");
-    Audio audio = read_audio(files[i]);
+    Audio audio = read_audio(files[i], length);
     check(audio.rate == rate, files[i].string(), ": ", audio.rate, " samples per second instead of ", rate);
     Speaker& speaker = speakers[stem.substr(first + 1, last - first - 1)];
     speaker.recordings.push_back({stem[0] - '0', std::stoi(stem.substr(last + 1)), stem, std::move(audio.samples)});
@@ -163,11 +164,11 @@ const std::vector<std::string> digit_lexicon{"zero Z IH R OW", "one W AH N",  "t
 
 SpeechData digit_strings(const fs::path& data, const Spelling& spelling, const DigitStringOptions& options,
                          const fs::path& cache, const std::function<void(int64_t, int64_t)>& progress) {
-  const auto& [train, validation, test, shortest, longest, seed, held_out] = options;
+  const auto& [train, validation, test, shortest, longest, length, seed, held_out] = options;
   check(train > 0 && validation > 0 && test > 0, "digit strings: sets of ", train, ", ", validation, " and ", test,
         " strings; each needs at least 1");
   check(shortest > 0 && shortest <= longest, "digit strings: of ", shortest, " to ", longest, " digits");
-  const std::vector<Speaker> speakers = read_speakers(data, progress);
+  const std::vector<Speaker> speakers = read_speakers(data, length, progress);
   std::vector<const Speaker*> known, tested;
   for (const Speaker& speaker : speakers) (speaker.name == held_out ? tested : known).push_back(&speaker);
   std::string names;
@@ -178,7 +179,8 @@ SpeechData digit_strings(const fs::path& data, const Spelling& spelling, const D
 
   const std::string name =
       "digit strings, drawn with seed " + std::to_string(seed) + (held_out.empty() ? "" : ", without " + held_out);
-  const SpeechData empty{{name + " (train)"}, {name + " (validation)"}, {name + " (test)"}};
+  const auto named = [&](const char* part) { return SpeechSet{.name = name + " (" + part + ")"}; };
+  const SpeechData empty{named("train"), named("validation"), named("test")};
   SpeechData result = empty;
   struct Part {
     SpeechSet* set;

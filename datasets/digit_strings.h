@@ -17,6 +17,7 @@ extern const std::vector<std::string> digit_lexicon;
 struct DigitStringOptions {
   int64_t train = 5000, validation = 300, test = 600;  // strings
   int64_t shortest = 3, longest = 7;                   // digits of a string
+  int64_t length = 3000;                               // frames of the longest recording
   uint64_t seed = 1;
   // A speaker whose strings, of all that speaker's recordings, are the test set, while the others' are for training and
   // validation. Empty: all speakers are in each set. Without one, test strings are made of the recordings with index 0

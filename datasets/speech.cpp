@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "engine/check.h"
 
@@ -35,32 +36,25 @@ std::vector<std::string> characters_of(std::string_view text) {
   return characters;
 }
 
-// Levenshtein's distances of `word` to the labels [from, to), for each `to` from `from` on.
-std::vector<int64_t> distances(std::span<const int32_t> word, std::span<const int32_t> labels) {
-  std::vector<int64_t> row(labels.size() + 1);
-  for (size_t j = 0; j < row.size(); ++j) row[j] = static_cast<int64_t>(j);
-  for (const int32_t symbol : word) {
-    int64_t diagonal = row[0]++;
-    for (size_t j = 1; j < row.size(); ++j) {
-      const int64_t substituted = diagonal + (symbol != labels[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row;
-}
-
 }  // namespace
 
 Spelling::Spelling(std::vector<std::string> symbols, std::vector<Word> words)
     : symbols_(std::move(symbols)), words_(std::move(words)) {
   check(symbols_.size() > 1, "spelling: there are no symbols");
   for (size_t i = 0; i < symbols_.size(); ++i) label_of_.emplace(symbols_[i], static_cast<int32_t>(i));
+  tree_.push_back({0, 0, -1});
+  std::map<std::pair<int32_t, int32_t>, int32_t> children;
   for (size_t i = 0; i < words_.size(); ++i) {
     place_of_.emplace(words_[i].text, i);
-    for (const int32_t label : words_[i].labels)
+    int32_t node = 0;
+    for (const int32_t label : words_[i].labels) {
       check(label > 0 && label < std::ssize(symbols_), "spelling: \"", words_[i].text, "\" is made of symbol ", label,
             ", which is not in [1, ", symbols_.size(), ")");
+      const auto [child, is_new] = children.try_emplace({node, label}, static_cast<int32_t>(tree_.size()));
+      if (is_new) tree_.push_back({node, label, -1});
+      node = child->second;
+    }
+    if (int32_t& word = tree_[static_cast<size_t>(node)].word; node > 0 && word < 0) word = static_cast<int32_t>(i);
   }
 }
 
@@ -132,30 +126,40 @@ std::string Spelling::text(std::span<const int32_t> labels) const {
     for (const int32_t label : labels) text += symbols_[static_cast<size_t>(label)];
     return text;
   }
-  // The least distance of words to the labels before each place, and the last of these words.
+  // Levenshtein's distance of all words at once. Of each node, the least distance of words, and a beginning of one that
+  // ends in this node, to the labels so far; the upper half of a number is the distance, the lower half is where that
+  // last word began, so that the smallest number is the earliest of the nearest.
+  constexpr int64_t one = int64_t{1} << 32, far = one << 30;
   struct Best {
-    int64_t distance, from;
-    const Word* word;
+    int64_t distance;
+    size_t from;
+    int64_t word;  // -1: a label that belongs to no word
   };
-  std::vector<Best> best{{0, 0, nullptr}};
-  for (size_t to = 1; to <= labels.size(); ++to)
-    best.push_back({static_cast<int64_t>(to), static_cast<int64_t>(to) - 1, nullptr});
-  for (size_t from = 0; from < labels.size(); ++from) {
-    if (best[from].distance + 1 < best[from + 1].distance)  // a label that belongs to no word
-      best[from + 1] = {best[from].distance + 1, static_cast<int64_t>(from), nullptr};
-    for (const Word& word : words_) {
-      const size_t longest = std::min(labels.size() - from, 2 * word.labels.size());
-      const std::vector<int64_t> of_word = distances(word.labels, labels.subspan(from, longest));
-      for (size_t count = 1; count <= longest; ++count)
-        if (Best& other = best[from + count]; best[from].distance + of_word[count] < other.distance ||
-                                              (best[from].distance + of_word[count] == other.distance && !other.word))
-          other = {best[from].distance + of_word[count], static_cast<int64_t>(from), &word};
+  std::vector<Best> best{{0, 0, -1}};  // of words to the labels before each place
+  std::vector<int64_t> before(tree_.size(), far), now(tree_.size(), far);
+  int64_t root = far;
+  for (size_t to = 1; to <= labels.size(); ++to) {
+    const int32_t label = labels[to - 1];
+    before[0] = root = std::min(root + one, best.back().distance * one + static_cast<int64_t>(to - 1));
+    int64_t nearest = best.back().distance * one + one + static_cast<int64_t>(to), word = -1;
+    for (size_t i = 1; i < tree_.size(); ++i) {
+      const Node& node = tree_[i];
+      const auto parent = static_cast<size_t>(node.parent);
+      before[i] = std::min(before[i], before[parent] + one);
+      now[i] = std::min({before[parent] + (node.label == label ? 0 : one), before[i] + one, now[parent] + one});
+      if (node.word < 0 || now[i] > nearest || (now[i] == nearest && node.word > word)) continue;
+      nearest = now[i];
+      word = node.word;
     }
+    best.push_back({nearest / one, word < 0 ? to - 1 : static_cast<size_t>(nearest % one), word});
+    std::swap(before, now);
+    now[0] = far;
   }
-  std::vector<const Word*> words;
-  for (auto at = std::ssize(labels); at > 0; at = best[static_cast<size_t>(at)].from)
-    if (best[static_cast<size_t>(at)].word) words.push_back(best[static_cast<size_t>(at)].word);
-  for (auto word = words.rbegin(); word != words.rend(); ++word) text += (text.empty() ? "" : " ") + (*word)->text;
+  std::vector<int64_t> words;
+  for (size_t at = labels.size(); at > 0; at = best[at].from)
+    if (best[at].word >= 0) words.push_back(best[at].word);
+  for (auto word = words.rbegin(); word != words.rend(); ++word)
+    text += (text.empty() ? "" : " ") + words_[static_cast<size_t>(*word)].text;
   return text;
 }
 
@@ -181,17 +185,33 @@ uint32_t checksum(const SpeechSet& set) {
 
 namespace {
 
+bool is_silent(std::span<const float> frame) {
+  return std::all_of(frame.begin(), frame.end(), [](float x) { return x == digital_silence; });
+}
+
+template <class Use>
+void for_each_sounding_frame(std::span<const float> features, size_t bins, const Use& use) {
+  for (; !features.empty(); features = features.subspan(bins))
+    if (const auto frame = features.first(bins); !is_silent(frame)) use(frame);
+}
+
 FeatureStatistics statistics_of(std::span<const float> features, int64_t bins) {
   const auto n = static_cast<size_t>(bins);
   std::vector<double> sums(n), squares(n);
-  for (size_t i = 0; i < features.size(); ++i) sums[i % n] += features[i];
-  const double frames = std::max(static_cast<double>(features.size() / n), 1.0);
+  double frames = 0;
+  for_each_sounding_frame(features, n, [&](std::span<const float> frame) {
+    for (size_t i = 0; i < n; ++i) sums[i] += frame[i];
+    ++frames;
+  });
+  frames = std::max(frames, 1.0);
   FeatureStatistics result;
   for (const double sum : sums) result.mean.push_back(static_cast<float>(sum / frames));
-  for (size_t i = 0; i < features.size(); ++i) {
-    const double x = static_cast<double>(features[i]) - static_cast<double>(result.mean[i % n]);
-    squares[i % n] += x * x;
-  }
+  for_each_sounding_frame(features, n, [&](std::span<const float> frame) {
+    for (size_t i = 0; i < n; ++i) {
+      const double x = static_cast<double>(frame[i]) - static_cast<double>(result.mean[i]);
+      squares[i] += x * x;
+    }
+  });
   constexpr double least = 1e-5;  // a feature that never changes stays 0
   for (const double square : squares)
     result.deviation.push_back(static_cast<float>(std::max(std::sqrt(square / frames), least)));
@@ -203,11 +223,39 @@ FeatureStatistics statistics_of(std::span<const float> features, int64_t bins) {
 FeatureStatistics statistics(const SpeechSet& set) { return statistics_of(set.features, set.bins); }
 
 void normalise(std::span<float> features, const FeatureStatistics& s) {
-  for (size_t i = 0; i < features.size(); ++i)
-    features[i] = (features[i] - s.mean[i % s.mean.size()]) / s.deviation[i % s.mean.size()];
+  constexpr float quiet = -1;  // as pauses are in recordings with some noise
+  for (size_t n = s.mean.size(); !features.empty(); features = features.subspan(n)) {
+    const auto frame = features.first(n);
+    if (is_silent(frame))
+      std::fill(frame.begin(), frame.end(), quiet);
+    else
+      for (size_t i = 0; i < n; ++i) frame[i] = (frame[i] - s.mean[i]) / s.deviation[i];
+  }
 }
 
 void normalise(std::span<float> features, int64_t bins) { normalise(features, statistics_of(features, bins)); }
+
+std::vector<float> FeatureStream::features(std::span<const float> samples) const {
+  std::vector<float> all = fbank_(samples);
+  normalise(all, statistics_);
+  return all;
+}
+
+std::vector<float> FeatureStream::next(std::span<const float> samples) {
+  samples_.insert(samples_.end(), samples.begin(), samples.end());
+  const int64_t rows = fbank_.frames(std::ssize(samples_)) / stack_, shift = stack_ * fbank_.shift();
+  if (rows == 0) return {};
+  const int64_t used = (rows * stack_ - 1) * fbank_.shift() + fbank_.window();
+  std::vector<float> all = features(std::span(samples_).first(static_cast<size_t>(used)));
+  samples_.erase(samples_.begin(), samples_.begin() + rows * shift);
+  return all;
+}
+
+std::vector<float> FeatureStream::last() {
+  std::vector<float> row = features(std::exchange(samples_, {}));
+  if (!row.empty()) row.resize(statistics_.mean.size() * static_cast<size_t>(stack_));
+  return row;
+}
 
 SpeechBatch speech_batch(const SpeechSet& set, std::span<const int64_t> utterances, int64_t longest, int64_t stack) {
   constexpr int64_t multiple = 16;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "datasets/fbank.h"
 #include "engine/tensor.h"
 
 namespace runnel {
@@ -37,10 +38,16 @@ class Spelling {
   std::string text(std::span<const int32_t> labels) const;
 
  private:
+  struct Node {  // of the prefix tree of all words' labels; a node stands behind its parent
+    int32_t parent, label;
+    int32_t word;  // the first that ends here; -1: none
+  };
+
   std::vector<std::string> symbols_;
   std::vector<Word> words_;
   std::map<std::string, int32_t> label_of_;  // of a symbol
   std::map<std::string, size_t> place_of_;   // of a word in words_
+  std::vector<Node> tree_;                   // the root first
 };
 
 struct SpeechSet {
@@ -64,15 +71,36 @@ struct SpeechData {
   SpeechSet train, validation, test;
 };
 
-// Of each feature, over all frames of a set.
+// Of each feature, over all frames of a set but those of digital silence, which have no spectrum.
 struct FeatureStatistics {
   std::vector<float> mean, deviation;
 };
 FeatureStatistics statistics(const SpeechSet& set);
-// In place: less the mean and divided by the deviation.
+// In place: less the mean and divided by the deviation. Digital silence becomes a quiet frame.
 void normalise(std::span<float> features, const FeatureStatistics& statistics);
 // The same with the statistics of these frames alone.
 void normalise(std::span<float> features, int64_t bins);
+
+// The features of a recording as it comes: in the end, those that speech_batch makes of the whole.
+class FeatureStream {
+ public:
+  // All of these must outlive it.
+  FeatureStream(const Fbank& fbank, const FeatureStatistics& statistics, int64_t stack)
+      : fbank_(fbank), statistics_(statistics), stack_(stack) {}
+
+  // The rows that these samples, which follow the last ones, complete. -> [rows,stack*bins]
+  std::vector<float> next(std::span<const float> samples);
+  // The last row, which frames that are left fill in part, if there are any.
+  std::vector<float> last();
+
+ private:
+  std::vector<float> features(std::span<const float> samples) const;
+
+  const Fbank& fbank_;
+  const FeatureStatistics& statistics_;
+  const int64_t stack_;
+  std::vector<float> samples_;  // of frames that no row has yet
+};
 
 struct SpeechBatch {
   Tensor features;         // [B,T,stack*bins], 0 behind the last frame

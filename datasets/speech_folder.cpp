@@ -60,14 +60,17 @@ std::vector<Entry> read_jsonl(const fs::path& list) {
   return entries;
 }
 
-// The first word of a line, and the rest.
+// The first word of a line, and the rest, which may be empty.
 std::pair<std::string, std::string> split_line(const LineFile& file, const std::string& line) {
   const size_t end = line.find_first_of(" \t"), rest = line.find_first_not_of(" \t", end);
-  if (end == 0 || rest == std::string::npos) file.wrong("not an id and what belongs to it");
-  return {line.substr(0, end), line.substr(rest)};
+  if (end == 0) file.wrong("not an id and what belongs to it");
+  return {line.substr(0, end), rest == std::string::npos ? "" : line.substr(rest)};
 }
 
 std::vector<Entry> read_kaldi(const fs::path& folder) {
+  check(
+      !is_there(folder / "segments"), (folder / "segments").string(),
+      ": parts of recordings are not read; write each to a file of its own (Kaldi's extract-segments) and list these");
   std::map<std::string, std::string> texts;
   LineFile text_file(folder / "text");
   for (std::string line; text_file.next(line);)
@@ -77,6 +80,7 @@ std::vector<Entry> read_kaldi(const fs::path& folder) {
   for (std::string line; file.next(line);) {
     if (line.empty()) continue;
     const auto [id, audio] = split_line(file, line);
+    if (audio.empty()) file.wrong("not an id and a path");
     if (audio.ends_with('|')) file.wrong("a command instead of a file; write its output to a file");
     const auto text = texts.find(id);
     if (text == texts.end()) file.wrong("there is no text of \"" + id + "\" in " + (folder / "text").string());
@@ -104,7 +108,11 @@ Spelling spelling_of(const fs::path& folder, const std::vector<Entry>& train) {
     std::vector<std::string> lines;
     LineFile file(lexicon);
     for (std::string line; file.next(line);) lines.push_back(line);
-    return Spelling::lexicon(lines);
+    try {
+      return Spelling::lexicon(lines);
+    } catch (const Error& error) {
+      fail(lexicon.string(), ": ", error.what());
+    }
   }
   std::vector<std::string> texts;
   for (const Entry& entry : train) texts.push_back(entry.text);
@@ -117,11 +125,13 @@ bool is_speech_folder(const fs::path& folder) {
   return is_there(folder / "train.tsv") || is_there(folder / "train.jsonl") || is_there(folder / "train" / "wav.scp");
 }
 
-SpeechCorpus read_speech_folder(const fs::path& folder, bool strict, const fs::path& cache,
+SpeechCorpus read_speech_folder(const fs::path& folder, int64_t length, bool strict, const fs::path& cache,
                                 const std::function<void(int64_t, int64_t)>& progress) {
   std::array<std::vector<Entry>, 3> lists;
   for (size_t p = 0; p < parts.size(); ++p) lists[p] = read_list(folder, parts[p]);
-  SpeechCorpus corpus{{}, spelling_of(folder, lists[0]), 0, {}};
+  // Not among the braces: g++ 12 destroys a member that is an aggregate twice if the initialiser of a later one throws.
+  Spelling spelling = spelling_of(folder, lists[0]);
+  SpeechCorpus corpus{SpeechData{}, std::move(spelling), 0, {}};
 
   // All that the features depend on.
   uLong content = 0;
@@ -139,7 +149,7 @@ SpeechCorpus read_speech_folder(const fs::path& folder, bool strict, const fs::p
     }
   const std::string place = fs::weakly_canonical(folder).string();
   const CacheFile file(cache / ("speech-" + std::to_string(std::hash<std::string>()(place))),
-                       "2 speech " + place + " " + std::to_string(content) + (strict ? " strict" : ""));
+                       "3 speech " + place + " " + std::to_string(content) + " " + std::to_string(length));
 
   struct Features {
     std::vector<float> numbers;
@@ -161,14 +171,17 @@ SpeechCorpus read_speech_folder(const fs::path& folder, bool strict, const fs::p
   if (!kept) {
     features.assign(all.size(), {});
     corpus.rate = 0;
+    std::string problem;
     for (const Entry* entry : all) {
       try {
-        corpus.rate = read_audio(entry->audio).rate;
+        corpus.rate = read_audio(entry->audio, length).rate;
         break;
-      } catch (const Error&) {
+      } catch (const Error& error) {
+        if (problem.empty()) problem = error.what();
       }
     }
-    check(corpus.rate > 0, folder.string(), ": none of the ", all.size(), " recordings can be read");
+    check(corpus.rate > 0, folder.string(), ": none of the ", all.size(),
+          " recordings can be read; the first: ", problem);
     const Fbank fbank({.rate = corpus.rate});
     constexpr size_t at_once = 256;
     for (size_t first = 0; first < all.size(); first += at_once) {
@@ -177,11 +190,10 @@ SpeechCorpus read_speech_folder(const fs::path& folder, bool strict, const fs::p
 #pragma omp parallel for schedule(dynamic)
       for (size_t i = first; i < last; ++i) {
         try {
-          const Audio audio = read_audio(all[i]->audio);
+          const Audio audio = read_audio(all[i]->audio, length);
           check(audio.rate == corpus.rate, all[i]->audio.string(), ": ", audio.rate,
                 " samples per second; others have ", corpus.rate, ", which all must have");
           features[i].numbers = fbank(audio.samples);
-          check(!features[i].numbers.empty(), all[i]->audio.string(), ": shorter than a frame of 25 ms");
         } catch (const std::exception& error) {
           features[i].numbers.clear();
           features[i].problem = error.what();
@@ -217,7 +229,8 @@ SpeechCorpus read_speech_folder(const fs::path& folder, bool strict, const fs::p
       }
       sets[p]->append(entry.id, entry.text, std::move(labels), of.numbers);
     }
-    check(sets[p]->count() > 0, folder.string(), ": no recording of the list ", parts[p], " can be read");
+    if (sets[p]->count() == 0)
+      fail(folder.string(), ": no recording of the list ", parts[p], " can be read; the last: ", corpus.skipped.back());
   }
   return corpus;
 }

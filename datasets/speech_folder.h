@@ -24,11 +24,12 @@ struct SpeechCorpus {
 
 bool is_speech_folder(const std::filesystem::path& folder);
 
-// Recordings that are missing, damaged, or shorter than a frame are skipped, or, if it is to be strict, an error. All
-// must have the rate of the first. The features are kept in one file in the folder `cache`, or in none if that is
-// empty, until a list, or the size or time of a recording, changes. Throws Error that names file and line of what is
-// wrong in a list. progress(done, of) is called now and then; what it throws ends the work.
-SpeechCorpus read_speech_folder(const std::filesystem::path& folder, bool strict,
+// Recordings that are missing, damaged, shorter than a frame or longer than `length` frames are skipped, or, if it is
+// to be strict, an error. All must have the rate of the first. The features are kept in one file in the folder `cache`,
+// or in none if that is empty, until a list, the size or time of a recording, or `length` changes. Throws Error that
+// names file and line of what is wrong in a list. progress(done, of) is called now and then; what it throws ends the
+// work.
+SpeechCorpus read_speech_folder(const std::filesystem::path& folder, int64_t length, bool strict,
                                 const std::filesystem::path& cache = cache_directory(),
                                 const std::function<void(int64_t, int64_t)>& progress = {});
 

@@ -1,6 +1,9 @@
 // Spelling, normalisation and batches of speech, and strings of spoken digits.
 #include "datasets/speech.h"
 
+#include <sndfile.h>
+#include <sys/stat.h>
+
 #include <set>
 
 #include "datasets/audio.h"
@@ -12,6 +15,32 @@
 
 using namespace runnel;
 using namespace runnel::test;
+
+namespace {
+
+constexpr int64_t length = 3000;
+
+std::vector<float> tone(int count, double angle = 0.1) {
+  std::vector<float> samples;
+  for (int n = 0; n < count; ++n) samples.push_back(0.5f * static_cast<float>(std::sin(angle * n)));
+  return samples;
+}
+
+// False if libsndfile has no such format.
+bool write_recording(const std::filesystem::path& path, int format, const std::vector<float>& samples,
+                     int rate = 8000) {
+  SF_INFO info{};
+  info.samplerate = rate;
+  info.channels = 1;
+  info.format = format;
+  SNDFILE* const file = sf_open(path.c_str(), SFM_WRITE, &info);
+  if (!file) return false;
+  sf_writef_float(file, samples.data(), std::ssize(samples));
+  sf_close(file);
+  return true;
+}
+
+}  // namespace
 
 TEST_CASE("spelling: characters, words and phones, and the text that labels are nearest to") {
   const Spelling characters = Spelling::characters({"to go", "gr\xc3\xbc\xc3\x9f"});
@@ -41,6 +70,49 @@ TEST_CASE("spelling: characters, words and phones, and the text that labels are 
   check_fails([] { Spelling::lexicon({}); }, "there are no symbols");
 }
 
+TEST_CASE("spelling: the text is the first of those whose labels are nearest") {
+  // Beside all texts of up to four words.
+  const std::vector<std::vector<int32_t>> words{{1, 2}, {2}, {1, 2, 3, 3}, {3, 1}, {1, 2}};
+  std::vector<Spelling::Word> named;
+  for (size_t i = 0; i < words.size(); ++i) named.push_back({std::string(1, static_cast<char>('a' + i)), words[i]});
+  const Spelling spelling({"<blank>", "x", "y", "z"}, named);
+  const auto distance = [&](const std::vector<int32_t>& labels, const std::string& text) {
+    std::vector<int32_t> own;
+    for (const char word : text)
+      if (word != ' ')
+        own.insert(own.end(), words[static_cast<size_t>(word - 'a')].begin(),
+                   words[static_cast<size_t>(word - 'a')].end());
+    std::vector<size_t> row(own.size() + 1);
+    for (size_t j = 0; j < row.size(); ++j) row[j] = j;
+    for (const int32_t label : labels) {
+      size_t diagonal = row[0]++;
+      for (size_t j = 1; j < row.size(); ++j) {
+        const size_t substituted = diagonal + (label != own[j - 1]);
+        diagonal = row[j];
+        row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+      }
+    }
+    return row.back();
+  };
+  std::vector<std::string> texts{""};
+  for (size_t i = 0; texts.size() < 1 + 4 + 16 + 64 + 256; ++i)
+    for (const char word : {'a', 'b', 'c', 'd'}) texts.push_back(texts[i] + (texts[i].empty() ? "" : " ") + word);
+  for (int n = 0; n < 256; ++n) {
+    std::vector<int32_t> labels;
+    for (int rest = n; rest; rest /= 4)
+      if (rest % 4) labels.push_back(rest % 4);
+    size_t least = labels.size();
+    for (const std::string& text : texts) least = std::min(least, distance(labels, text));
+    const std::string found = spelling.text(labels);
+    CAPTURE(n);
+    CAPTURE(found);
+    CHECK(distance(labels, found) == least);
+    CHECK(found.find('e') == std::string::npos);  // spelled as a, which comes first
+  }
+  CHECK(spelling.text(std::vector<int32_t>{3}) == "b");  // one label off: the first word of the nearest
+  CHECK(spelling.text(std::vector<int32_t>{1, 2, 3}) == "a");
+}
+
 TEST_CASE("normalise: mean 0 and deviation 1 of each feature, and 0 where nothing changes") {
   std::vector<float> features{1, 7, 5, 3, 7, 5, 5, 7, 5};
   normalise(features, 3);
@@ -50,6 +122,49 @@ TEST_CASE("normalise: mean 0 and deviation 1 of each feature, and 0 where nothin
   set.append("", "", {}, std::vector<float>{1, 2, 3, 6});
   CHECK(statistics(set).mean == std::vector<float>{2, 4});
   CHECK(statistics(set).deviation == std::vector<float>{1, 2});
+}
+
+TEST_CASE("normalise: digital silence changes nothing in the other frames, and is a quiet frame itself") {
+  std::vector<float> features{1, 2, 3, 6},
+      silent{digital_silence, digital_silence, 1, 2, digital_silence, digital_silence, 3, 6};
+  normalise(features, 2);
+  normalise(silent, 2);
+  CHECK(silent == std::vector<float>{-1, -1, features[0], features[1], -1, -1, features[2], features[3]});
+  SpeechSet set{.name = "", .bins = 2};
+  set.append("", "", {}, std::vector<float>{1, 2, 3, 6, digital_silence, digital_silence});
+  CHECK(statistics(set).mean == std::vector<float>{2, 4});
+  std::vector<float> nothing(6, digital_silence);
+  normalise(nothing, 2);
+  CHECK(nothing == std::vector<float>(6, -1));
+}
+
+TEST_CASE("FeatureStream: the rows of the whole recording, however it comes") {
+  const Fbank fbank({.rate = 8000});
+  const FeatureStatistics statistics{std::vector<float>(40, 3), std::vector<float>(40, 2)};
+  constexpr int64_t stack = 4;
+  for (const int count : {100, 199, 200, 439, 440, 1000, 1100}) {
+    std::vector<float> samples = tone(count);
+    for (float& sample : samples) sample *= 1000;
+    std::vector<float> whole = fbank(samples);
+    normalise(whole, statistics);
+    SpeechSet set{.name = ""};
+    set.append("", "", {}, whole);
+    const std::vector<int64_t> only{0};
+    const SpeechBatch batch = speech_batch(set, only, length, stack);
+    std::vector<float> expected = batch.features.to_vector();
+    expected.resize(static_cast<size_t>(batch.lengths.data()[0]) * 160);
+    for (const int at_once : {1, 7, 90, 5000}) {
+      FeatureStream stream(fbank, statistics, stack);
+      std::vector<float> rows;
+      const auto append = [&](const std::vector<float>& more) { rows.insert(rows.end(), more.begin(), more.end()); };
+      for (int at = 0; at < count; at += at_once)
+        append(stream.next({samples.data() + at, static_cast<size_t>(std::min(at_once, count - at))}));
+      append(stream.last());
+      CAPTURE(count);
+      CAPTURE(at_once);
+      CHECK(rows == expected);
+    }
+  }
 }
 
 TEST_CASE("speech_batch: padding of frames and labels; several frames stacked to one") {
@@ -81,16 +196,80 @@ TEST_CASE("speech_batch: padding of frames and labels; several frames stacked to
 
 TEST_CASE("read_audio: samples in units of 16-bit integers, channels averaged") {
   const Folder folder;
-  write_wav(folder.path / "one.wav", {0, 100, -32768, 32767});
-  const Audio one = read_audio(folder.path / "one.wav");
-  CHECK(one.samples == std::vector<float>{0, 100, -32768, 32767});
+  std::vector<int16_t> samples(200);
+  samples[1] = 100;
+  samples[2] = -32768;
+  samples[3] = 32767;
+  write_wav(folder.path / "one.wav", samples);
+  const Audio one = read_audio(folder.path / "one.wav", length);
+  CHECK(one.samples == std::vector<float>(samples.begin(), samples.end()));
   CHECK(one.rate == 8000);
-  CHECK(one.seconds() == 4 / 8000.0);
-  write_wav(folder.path / "two.wav", {10, 30, -5, 5}, 16000, 2);
-  CHECK(read_audio(folder.path / "two.wav").samples == std::vector<float>{20, 0});
-  check_fails([&] { read_audio(folder.path / "none.wav"); }, "none.wav: no recording that can be read: ");
+  CHECK(one.seconds() == 200 / 8000.0);
+  samples.assign(800, 10);
+  for (size_t i = 1; i < 800; i += 2) samples[i] = 30;
+  write_wav(folder.path / "two.wav", samples, 16000, 2);
+  CHECK(read_audio(folder.path / "two.wav", length).samples == std::vector<float>(400, 20));
+}
+
+TEST_CASE("read_audio: what is no recording, or holds no sound") {
+  const Folder folder;
+  const auto refused = [&](const char* name, const std::string& words) {
+    check_fails([&] { read_audio(folder.path / name, length); }, words);
+  };
+  refused("none.wav", "there is no file ");
   write_bytes(folder.path / "text.wav", "no recording");
-  check_fails([&] { read_audio(folder.path / "text.wav"); }, "text.wav: no recording that can be read: ");
+  refused("text.wav", "text.wav: no recording that can be read: ");
+  REQUIRE(mkfifo((folder.path / "pipe.wav").c_str(), 0600) == 0);
+  refused("pipe.wav", "pipe.wav is not a regular file");
+  write_wav(folder.path / "short.wav", std::vector<int16_t>(199));
+  refused("short.wav", "short.wav: shorter than a frame of 25 ms");
+  for (const float wrong : {1e37f, -std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    std::vector<float> samples = tone(1000);
+    samples[17] = wrong;
+    write_recording(folder.path / "loud.wav", SF_FORMAT_WAV | SF_FORMAT_FLOAT, samples);
+    refused("loud.wav", "loud.wav: sample 17 is ");
+  }
+}
+
+TEST_CASE("read_audio: recordings that were cut off are damaged, and those of which nobody knows the length are not") {
+  const Folder folder;
+  const auto check_whole = [&](const std::filesystem::path& path) {
+    CHECK(read_audio(path, length).samples.size() >= 20000);
+  };
+  const std::pair<const char*, int> formats[] = {{"wav", SF_FORMAT_WAV | SF_FORMAT_PCM_16},
+                                                 {"flac", SF_FORMAT_FLAC | SF_FORMAT_PCM_16},
+                                                 {"ogg", SF_FORMAT_OGG | SF_FORMAT_VORBIS},
+                                                 {"mp3", 0x230000 | 0x0082}};  // SF_FORMAT_MPEG of libsndfile 1.1
+  for (const auto& [name, format] : formats) {
+    const std::filesystem::path whole = folder.path / (std::string("whole.") + name);
+    if (!write_recording(whole, format, tone(20000))) {
+      MESSAGE("libsndfile writes no " << name);
+      continue;
+    }
+    check_whole(whole);
+    const std::string bytes = read_bytes(whole);
+    const std::string cut = std::string("cut.") + name;
+    write_bytes(folder.path / cut, bytes.substr(0, bytes.size() * 3 / 4));
+    check_fails([&] { read_audio(folder.path / cut, length); }, cut + ": damaged: ");
+  }
+  // A writer to a pipe cannot go back to its header.
+  std::string wav = read_bytes(folder.path / "whole.wav"), flac = read_bytes(folder.path / "whole.flac");
+  for (const char* const size : {"\xff\xff\xff\xff", "\xff\xff\xff\x7f"}) {
+    write_bytes(folder.path / "piped.wav", wav.replace(40, 4, size, 4));
+    check_whole(folder.path / "piped.wav");
+  }
+  flac[21] = static_cast<char>(flac[21] & 0xf0);
+  write_bytes(folder.path / "piped.flac", flac.replace(22, 4, 4, '\0'));
+  check_whole(folder.path / "piped.flac");
+}
+
+TEST_CASE("read_audio: stops at the longest recording that can be used") {
+  const Folder folder;
+  const std::filesystem::path path = folder.path / "long.flac";
+  write_recording(path, SF_FORMAT_FLAC | SF_FORMAT_PCM_16, std::vector<float>(200 + 80 * 100));
+  CHECK(Fbank({.rate = 8000}).frames(std::ssize(read_audio(path, 101).samples)) == 101);
+  check_fails([&] { read_audio(path, 100); },
+              "long.flac: longer than 100 frames of 10 ms, the most that --length allows");
 }
 
 TEST_CASE("digit_strings: recordings of each set, the cache, and a speaker who is held out") {
@@ -150,9 +329,12 @@ TEST_CASE("digit_strings: recordings of each set, the cache, and a speaker who i
   check_fails([&] { digit_strings(folder.path, phones, other, {}); }, "there is no speaker eve");
   check_fails([&] { digit_strings(folder.path / "cache", phones, few, {}); },
               "the Free Spoken Digit Dataset is not in ");
-  write_wav(folder.path / "recordings" / "1_ann_12.wav", {1, 2}, 16000);
+  write_wav(folder.path / "recordings" / "1_ann_12.wav", std::vector<int16_t>(400), 16000);
   check_fails([&] { digit_strings(folder.path, phones, few, {}); }, "16000 samples per second instead of 8000");
-  write_wav(folder.path / "recordings" / "1_ann_12.wav", {1, 2});
+  std::filesystem::remove(folder.path / "recordings" / "1_ann_12.wav");
+  write_wav(folder.path / "recordings" / "1_eve_12.wav", {1, 2});  // all that eve says
+  check_fails([&] { digit_strings(folder.path, phones, few, {}); }, "1_eve_12.wav: shorter than a frame of 25 ms");
+  std::filesystem::remove(folder.path / "recordings" / "1_eve_12.wav");
   write_bytes(folder.path / "recordings" / "song.wav", "");
   check_fails([&] { digit_strings(folder.path, phones, few, {}); }, "song.wav: not named as a recording");
 }
@@ -171,7 +353,7 @@ TEST_CASE("read_speech_folder: three forms of lists, a lexicon, recordings that 
   write_bytes(root / "test" / "wav.scp", "first ../audio/c.wav\n");
   write_bytes(root / "test" / "text", "first on on\n");
   CHECK(is_speech_folder(root));
-  const auto read = [&](bool strict = false) { return read_speech_folder(root, strict, root / "cache"); };
+  const auto read = [&](bool strict = false) { return read_speech_folder(root, length, strict, root / "cache"); };
   const SpeechCorpus corpus = read();
   CHECK(corpus.rate == 8000);
   CHECK(corpus.skipped.empty());
@@ -203,6 +385,10 @@ TEST_CASE("read_speech_folder: three forms of lists, a lexicon, recordings that 
   CHECK(read().data.test.labels[0].size() == 4);
   write_bytes(root / "lexicon.txt", "no N OW\non AA N\n");
   check_fails(read, "train.tsv:2: the lexicon has no word \"oh\"");
+  write_bytes(root / "lexicon.txt", "no N OW\non\n");
+  check_fails(read, "lexicon.txt: lexicon: line 2: \"on\" has no phones");
+  write_bytes(root / "lexicon.txt", "");
+  check_fails(read, "lexicon.txt: spelling: there are no symbols");
   std::filesystem::remove(root / "lexicon.txt");
 
   write_bytes(root / "train.tsv", "audio/a.wav\tno on\naudio/none.wav\toh\n");
@@ -210,9 +396,9 @@ TEST_CASE("read_speech_folder: three forms of lists, a lexicon, recordings that 
     const SpeechCorpus partial = read();
     CHECK(partial.data.train.count() == 1);
     REQUIRE(partial.skipped.size() == 1);
-    CHECK(partial.skipped[0].find("none.wav: no recording that can be read") != std::string::npos);
+    CHECK(partial.skipped[0].find("there is no file ") != std::string::npos);
   }
-  check_fails([&] { read(true); }, "none.wav: no recording that can be read");
+  check_fails([&] { read(true); }, "there is no file ");
   write_wav(root / "audio" / "none.wav", std::vector<int16_t>(100));
   CHECK(read().skipped[0].find("shorter than a frame") != std::string::npos);
   write_wav(root / "audio" / "none.wav", std::vector<int16_t>(1000), 16000);
@@ -224,13 +410,20 @@ TEST_CASE("read_speech_folder: three forms of lists, a lexicon, recordings that 
   };
   check_list("train.tsv", "audio/a.wav no\n", "train.tsv:1: not a path, a tab and a text");
   check_list("train.tsv", "", "the list train is empty");
-  check_list("train.tsv", "none.wav\tno\n", "no recording of the list train can be read");
+  check_list("train.tsv", "none.wav\tno\n", "no recording of the list train can be read; the last: there is no file ");
   write_bytes(root / "train.tsv", "audio/a.wav\tno\n");
   check_list("validation.jsonl", "{\"audio\": 3}\n", "validation.jsonl:1: not a JSON object with the texts");
   write_bytes(root / "validation.jsonl", "{\"audio\": \"audio/a.wav\", \"text\": \"no\"}\n");
   check_list("test/wav.scp", "first sox a.flac - |\n", "wav.scp:1: a command instead of a file");
   check_list("test/wav.scp", "second a.wav\n", "wav.scp:1: there is no text of \"second\" in ");
-  check_list("test/wav.scp", "second\n", "wav.scp:1: not an id and what belongs to it");
+  check_list("test/wav.scp", "second\n", "wav.scp:1: not an id and a path");
+  write_bytes(root / "test" / "wav.scp", "first ../audio/a.wav\n");
+  write_bytes(root / "test" / "text", "first\n");
+  CHECK(read().data.test.labels[0].empty());  // nothing is said
+  check_list("test/segments", "second first 0.1 0.2\n", "segments: parts of recordings are not read");
+  std::filesystem::remove(root / "test" / "segments");
+  for (const char* name : {"a", "b", "c"}) std::filesystem::remove(root / "audio" / (std::string(name) + ".wav"));
+  check_fails(read, "recordings can be read; the first: there is no file ");
   std::filesystem::remove(root / "test" / "wav.scp");
   check_fails(read, "there is no test.tsv, no test.jsonl and no test/wav.scp");
 }

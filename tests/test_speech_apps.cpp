@@ -1,6 +1,9 @@
 // `runnel speech` from its command line, on tones instead of digits and on a folder of recordings.
+#include <sys/stat.h>
+
 #include <nlohmann/json.hpp>
 
+#include "models/safetensors.h"
 #include "tests/audio.h"
 #include "tests/folder.h"
 #include "tests/program.h"
@@ -49,7 +52,23 @@ TEST_CASE("speech: train, resume, evaluate and transcribe") {
   check_refused(box.run("speech transcribe --model run"), 2, "give recordings, or --stream");
   check_refused(box.run("speech transcribe --model run --stream mine.wav"), 2, "--stream reads standard input");
   check_refused(box.run("speech transcribe --model run --stream"), 1, "by causal transformers only");
-  check_refused(box.run("speech transcribe --model run none.wav"), 1, "none.wav: no recording that can be read");
+  check_refused(box.run("speech transcribe --model run none.wav"), 1, "there is no file none.wav");
+  const Result some = box.run("speech transcribe --model run --threads 1 --json none.wav mine.wav");
+  CHECK(some.status == 1);
+  CHECK(contains(some.err, "runnel: there is no file none.wav\nrunnel: 1 of 2 recordings could not be transcribed\n"));
+  const auto rest = nlohmann::json::parse(some.out);
+  CHECK(rest["recordings"][0]["error"] == "there is no file none.wav");
+  CHECK(rest["recordings"][1] == json["recordings"][0]);
+
+  fs::create_directories(box.folder / "other");
+  fs::copy_file(box.folder / "mine.wav", box.folder / "other" / "mine.wav");
+  check_refused(box.run("speech transcribe --model run --pictures pictures mine.wav other/mine.wav"), 2,
+                "mine.wav and other/mine.wav would both be drawn in pictures/mine.csv");
+  write_bytes(box.folder / "mine.csv", "my own");
+  check_refused(box.run("speech transcribe --model run --pictures . mine.wav"), 1,
+                "what stands there is not a table of this program");
+  CHECK(read(box.folder / "mine.csv") == "my own");
+  succeed(box, "speech transcribe --model run --threads 1 --pictures pictures mine.wav");
   write_wav(box.folder / "fast.wav", tone(0.3, 4000), 16000);
   check_refused(box.run("speech transcribe --model run fast.wav"), 1,
                 "16000 samples per second; the model was trained on 8000");
@@ -72,8 +91,47 @@ TEST_CASE("speech: the Bi-LSTM, a causal model and its stream, halving of the le
   write_bytes(box.folder / "audio.raw", raw);
   write_bytes(box.folder / "stream.sh",
               "exec " + box.executable + " speech transcribe --model causal --threads 1 --stream <audio.raw");
+  // A model that never says the blank has labels everywhere: the stream ends in those of the whole recording.
+  SafeTensors loud = load_safetensors(box.folder / "causal" / "last.safetensors");
+  for (NamedTensor& parameter : loud.tensors)
+    if (parameter.name == "output.bias") {
+      std::vector<float> bias = parameter.tensor.to_vector();
+      bias[0] = -100;
+      parameter.tensor = Tensor(parameter.tensor.shape(), bias);
+    }
+  save_safetensors(box.folder / "loud", loud);
+  for (const int frames : {9, 10, 11, 12}) {
+    const std::vector<int16_t> samples = tone(0.3, 200 + 80 * (frames - 1));
+    write_wav(box.folder / "whole.wav", samples);
+    write_bytes(box.folder / "whole.raw",
+                std::string(reinterpret_cast<const char*>(samples.data()), samples.size() * 2));
+    write_bytes(box.folder / "whole.sh",
+                "exec " + box.executable + " speech transcribe --model loud --threads 1 --stream <whole.raw");
+    const auto whole =
+        nlohmann::json::parse(succeed(box, "speech transcribe --model loud --threads 1 --json whole.wav").out);
+    std::swap(box.executable, shell);
+    const std::string streamed = box.run("whole.sh").out;
+    std::swap(box.executable, shell);
+    CAPTURE(frames);
+    CHECK(contains(streamed, "\ntext: " + whole["recordings"][0]["text"].get<std::string>() + "\n"));
+  }
   std::swap(box.executable, shell);
   CHECK(contains(box.run("stream.sh").out, "text: "));
+  const fs::path microphone = box.folder / "audio.raw";
+  fs::remove(microphone);
+  REQUIRE(mkfifo(microphone.c_str(), 0600) == 0);
+  write_bytes(box.folder / "whole.sh",
+              "exec " + program() + " speech transcribe --model loud --threads 1 --stream <audio.raw");
+  fs::remove(box.folder / "stdout");
+  const pid_t child = box.start("whole.sh");
+  const int writer = open(microphone.c_str(), O_RDWR);  // which waits for nobody
+  CHECK(write(writer, raw.data(), 4001) == 4001);
+  CHECK(wait_until([&] { return contains(read(box.folder / "stdout"), "\n"); }));  // a label, before there is more
+  kill(child, SIGINT);
+  const Result interrupted = box.finish(child);
+  close(writer);
+  CHECK(interrupted.status == 130);
+  CHECK(contains(interrupted.out, "text: "));
   std::swap(box.executable, shell);
 
   check_refused(box.run("speech train --causal"), 2, "--causal needs --normalise corpus");
@@ -99,8 +157,8 @@ TEST_CASE("speech: a folder of recordings, of which some cannot be read") {
   CHECK(contains(trained.out, "11 recordings"));
   CHECK(contains(box.run(train + "--overwrite --strict").err, "3.wav: no recording that can be read"));
   CHECK(contains(succeed(box, train + "--overwrite --length 40").err,
-                 "are left out: they have more than --length 40 frames"));
-  CHECK(contains(box.run(train + "--overwrite --length 3").err, "no recording is left; give a larger --length"));
+                 "11.wav: longer than 40 frames of 10 ms, the most that --length allows"));
+  CHECK(contains(box.run(train + "--overwrite --length 3").err, "none of the 36 recordings can be read; the first: "));
 }
 
 TEST_CASE("bench speech: updates over the length, and audio as it comes") {

@@ -43,7 +43,12 @@ Settings SpeechSettings::list() {
        "mask two bands of features and two spans of frames of each training sample; --augment=false: do not"},
       {"validation", &validation, in_range(0, 1e9),
        "validation recordings that choose the best checkpoint, drawn once; 0: all", Since::first, true},
-      {"strict", &strict, {}, "recordings that cannot be read are an error, instead of left out", Since::first, true}};
+      {"strict",
+       &strict,
+       {},
+       "recordings that cannot be read, or are too long, are an error, instead of left out",
+       Since::first,
+       true}};
   return extended(extended(ModelSettings::list(), data_settings()), own);
 }
 
@@ -74,16 +79,20 @@ TranscriberConfig SpeechSettings::model_for(int64_t symbols) const {
 
 namespace {
 
-// Leaves out utterances for which `keep` is false, and says how many there are, and why.
+// Leaves out utterances for which `keep` is false, and says which, and why.
 void filter(SpeechSet& set, const std::string& why, const std::function<bool(int64_t)>& keep) {
   SpeechSet kept{.name = set.name, .bins = set.bins};
+  std::string removed;
   for (int64_t i = 0; i < set.count(); ++i) {
     const auto n = static_cast<size_t>(i);
-    if (keep(i)) kept.append(set.ids[n], set.texts[n], set.labels[n], set.utterance(i));
+    if (keep(i))
+      kept.append(set.ids[n], set.texts[n], set.labels[n], set.utterance(i));
+    else
+      removed += "  " + set.ids[n] + "\n";
   }
-  const int64_t removed = set.count() - kept.count();
-  if (removed == 0) return;
-  warn(fmt::format("runnel: {}: {} recordings are left out: {}\n", set.name, removed, why));
+  if (removed.empty()) return;
+  warn(fmt::format("runnel: {}: {} recordings are left out: {}\n{}", set.name, set.count() - kept.count(), why,
+                   removed));
   set = std::move(kept);
 }
 
@@ -92,10 +101,10 @@ void filter(SpeechSet& set, const std::string& why, const std::function<bool(int
 SpeechTaskData load_speech_data(SpeechSettings& s) {
   const std::filesystem::path folder = data_directory(s.data);
   const Progress progress("read");
-  SpeechTaskData result{{}, Spelling::words({"none"}), 8000, {}};
+  SpeechTaskData result{SpeechData{}, Spelling::words({"none"}), 8000, {}};
   std::vector<std::string> skipped;
   if (is_speech_folder(folder)) {
-    SpeechCorpus corpus = read_speech_folder(folder, s.strict, cache_directory(), progress);
+    SpeechCorpus corpus = read_speech_folder(folder, s.length, s.strict, cache_directory(), progress);
     result.sets = std::move(corpus.data);
     result.spelling = std::move(corpus.spelling);
     result.rate = corpus.rate;
@@ -104,13 +113,14 @@ SpeechTaskData load_speech_data(SpeechSettings& s) {
     std::vector<std::string> names;
     for (const std::string& line : digit_lexicon) names.push_back(line.substr(0, line.find(' ')));
     result.spelling = s.labels == "phones" ? Spelling::lexicon(digit_lexicon) : Spelling::words(names);
-    result.sets = digit_strings(folder, result.spelling, {.train = s.strings, .seed = s.seed, .held_out = s.speaker},
+    result.sets = digit_strings(folder, result.spelling,
+                                {.train = s.strings, .length = s.length, .seed = s.seed, .held_out = s.speaker},
                                 cache_directory(), progress);
   }
   if (!s.data.empty()) s.data = std::filesystem::absolute(folder).lexically_normal().string();
   if (!skipped.empty()) {
     warn(fmt::format("runnel: {} recordings are left out:\n", skipped.size()));
-    for (size_t i = 0; i < std::min<size_t>(skipped.size(), 5); ++i) warn("  " + skipped[i] + "\n");
+    for (const std::string& problem : skipped) warn("  " + problem + "\n");
   }
   result.statistics = statistics(result.sets.train);
   for (SpeechSet* const set : {&result.sets.train, &result.sets.validation, &result.sets.test}) {

@@ -1,13 +1,19 @@
 // transcribe: what is said in recordings, or in audio as it comes.
 #include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <map>
 
 #include "apps/cli/terminal.h"
 #include "apps/plots/pictures.h"
 #include "apps/speech/speech.h"
+#include "apps/training/interrupt.h"
 #include "datasets/audio.h"
 #include "datasets/fbank.h"
 #include "engine/check.h"
@@ -41,11 +47,32 @@ struct TranscribeOptions : RuntimeOptions {
   }
 };
 
+constexpr const char* csv_heading = "seconds";
+
+std::filesystem::path csv_of(const TranscribeOptions& o, const std::string& file) {
+  return std::filesystem::path(o.pictures) / (std::filesystem::path(file).stem().string() + ".csv");
+}
+
+std::filesystem::path png_of(std::filesystem::path csv) { return csv.replace_extension(".png"); }
+
+// Throws, before anything is written, if pictures would replace each other, or a file that is not such a one.
+void check_pictures(const TranscribeOptions& o) {
+  std::map<std::string, std::string> taken;
+  for (const std::string& file : o.files) {
+    const std::string csv = csv_of(o, file).string();
+    const auto [other, is_new] = taken.emplace(csv, file);
+    check<UsageError>(is_new, "--pictures: ", other->second, " and ", file, " would both be drawn in ", csv,
+                      "; transcribe them one after the other, into two folders");
+    check_replaceable(csv, "a table of this program", std::string(csv_heading) + ",feature_0,");
+    check_png_replaceable(png_of(csv));
+  }
+}
+
 // A CSV file with a line for each frame, of its features and the probabilities of the symbols, and its plot, in which
 // spikes bear their labels.
-void write_picture(const std::filesystem::path& stem, std::span<const float> features, const Transcription& found,
+void write_picture(const std::filesystem::path& file, std::span<const float> features, const Transcription& found,
                    const std::vector<Spike>& spikes, const std::vector<std::string>& symbols, int64_t stack) {
-  std::string csv = "seconds";
+  std::string csv = csv_heading;
   for (int64_t i = 0; i < feature_bins; ++i) csv += fmt::format(",feature_{}", i);
   for (const std::string& symbol : symbols) csv += symbol == "\"" ? ",\"\"\"\"" : ",\"" + symbol + "\"";
   const auto count = std::ssize(symbols);
@@ -60,7 +87,6 @@ void write_picture(const std::filesystem::path& stem, std::span<const float> fea
       csv += fmt::format(",{:.4f}", 1 / sum);
     }
   }
-  const std::filesystem::path file = stem.string() + ".csv";
   write_atomically(file, {csv + "\n"});
 
   const double seconds = frame_seconds * static_cast<double>(std::ssize(features) / feature_bins);
@@ -75,36 +101,43 @@ void write_picture(const std::filesystem::path& stem, std::span<const float> fea
                             i % 2 ? 1.17 : 1.06);
   commands += fmt::format("plot for [k={}:{}] {} skip 1 using 1:k with lines lw 2", feature_bins + 3,
                           feature_bins + 1 + count, data_file(file));
-  plot(stem.string() + ".png", commands, static_cast<int>(std::clamp(300 * seconds, 600.0, 4000.0)), 560);
+  plot(png_of(file), commands, static_cast<int>(std::clamp(300 * seconds, 600.0, 4000.0)), 560);
 }
 
-// The geometric mean of the labels' probabilities; 1 if there are none.
-double confidence(const std::vector<Spike>& spikes) {
-  double sum = 0;
-  for (const Spike& spike : spikes) sum += std::log(spike.probability);
-  return spikes.empty() ? 1 : std::exp(sum / static_cast<double>(spikes.size()));
+// The features of a recording as the model reads them.
+SpeechSet features_of(const std::string& file, const LoadedTranscriber& loaded, const Fbank& fbank) {
+  const Audio audio = read_audio(file, loaded.settings.length);
+  check(audio.rate == loaded.rate, file, ": ", audio.rate, " samples per second; the model was trained on ",
+        loaded.rate);
+  std::vector<float> features = fbank(audio.samples);
+  if (loaded.settings.normalise == "corpus")
+    normalise(features, loaded.statistics);
+  else
+    normalise(features, feature_bins);
+  SpeechSet set{.name = file, .bins = feature_bins};
+  set.append(file, "", {}, features);
+  return set;
 }
 
+// Goes on after a recording that cannot be read; the exit status is 1 then.
 int transcribe_files(const TranscribeOptions& o, const LoadedTranscriber& loaded) {
   const Fbank fbank({.rate = loaded.rate, .bins = feature_bins});
   const int64_t stack = loaded.settings.stack, symbols = loaded.model.config.symbols;
   nlohmann::json all = nlohmann::json::array();
+  size_t failed = 0;
   for (const std::string& file : o.files) {
-    const Audio audio = read_audio(file);
-    check(audio.rate == loaded.rate, file, ": ", audio.rate, " samples per second; the model was trained on ",
-          loaded.rate);
-    SpeechSet set{.name = file, .bins = feature_bins};
-    std::vector<float> features = fbank(audio.samples);
-    check(!features.empty(), file, ": shorter than a frame of 25 ms");
-    if (loaded.settings.normalise == "corpus")
-      normalise(features, loaded.statistics);
-    else
-      normalise(features, feature_bins);
-    set.append(file, "", {}, features);
-    check(set.frames(0) <= loaded.settings.length, file, ": ", set.frames(0),
-          " frames of 10 ms; the model's --length is ", loaded.settings.length);
+    SpeechSet set;
+    try {
+      set = features_of(file, loaded, fbank);
+    } catch (const Error& error) {
+      warn(fmt::format("runnel: {}\n", error.what()));
+      all.push_back({{"file", file}, {"error", error.what()}});
+      ++failed;
+      continue;
+    }
     const Transcription found = transcribe(loaded.model, set, {0}, 1, Progress("transcribed"))[0];
     const std::vector<Spike> spikes = best_alignment(found.logits, symbols);
+    const double sure = confidence(spikes, found.logits, symbols);
     const std::string text =
         loaded.spelling.text(o.beam ? beam_search(found.logits, symbols, o.beam) : labels_of(spikes));
     std::string line;
@@ -117,23 +150,38 @@ int transcribe_files(const TranscribeOptions& o, const LoadedTranscriber& loaded
     }
     if (!o.pictures.empty()) {
       std::filesystem::create_directories(o.pictures);
-      write_picture(std::filesystem::path(o.pictures) / std::filesystem::path(file).stem(), features, found, spikes,
-                    loaded.spelling.symbols(), stack);
+      write_picture(csv_of(o, file), set.utterance(0), found, spikes, loaded.spelling.symbols(), stack);
     }
-    if (!o.json) fmt::print("{}: {}  (confidence {:.3f})\n{}\n", file, text, confidence(spikes), line);
-    all.push_back({{"file", file}, {"text", text}, {"confidence", confidence(spikes)}, {"labels", labels}});
+    if (!o.json) fmt::print("{}: {}  (confidence {:.3f})\n{}\n", file, text, sure, line);
+    all.push_back({{"file", file}, {"text", text}, {"confidence", sure}, {"labels", labels}});
   }
   if (o.json) print_json({{"model", loaded.checkpoint.path.string()}, {"recordings", all}});
+  if (failed && o.files.size() > 1)
+    warn(fmt::format("runnel: {} of {} recordings could not be transcribed\n", failed, o.files.size()));
+  return failed ? 1 : 0;
+}
+
+// What standard input has, as soon as it has anything: up to `size` bytes; 0 at its end, and after Ctrl-C.
+size_t read_input(unsigned char* bytes, size_t size) {
+  while (!is_interrupted()) {
+    constexpr int milliseconds = 100;  // until it is asked again whether Ctrl-C was pressed
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    if (poll(&input, 1, milliseconds) <= 0) continue;
+    const ssize_t count = read(STDIN_FILENO, bytes, size);
+    if (count >= 0) return static_cast<size_t>(count);
+    check(errno == EINTR || errno == EAGAIN, "standard input cannot be read: ", std::strerror(errno));
+  }
   return 0;
 }
 
 // Prints each label when it begins, with its time; where the model has no further positions, it begins anew.
 int transcribe_stream(const LoadedTranscriber& loaded) {
+  const InterruptGuard guard;
   const Fbank fbank({.rate = loaded.rate, .bins = feature_bins});
   const int64_t stack = loaded.settings.stack;
   const auto bins = static_cast<size_t>(stack * feature_bins);  // of what the model reads at once
+  FeatureStream rows(fbank, loaded.statistics, stack);
   std::optional<TranscriberStream> stream(std::in_place, loaded.model);
-  std::vector<float> samples;
   std::vector<int32_t> labels;
   int32_t before = 0;
   int64_t frames = 0;
@@ -141,24 +189,13 @@ int transcribe_stream(const LoadedTranscriber& loaded) {
     fmt::print("text: {}\n", loaded.spelling.text(labels));
     labels.clear();
   };
-  unsigned char bytes[4096];
-  size_t left = 0;  // of a sample that came in two parts
-  for (size_t count; (count = std::fread(bytes + left, 1, sizeof bytes - left, stdin)) > 0;) {
-    count += left;
-    for (size_t i = 0; i + 1 < count; i += 2)
-      samples.push_back(static_cast<int16_t>(static_cast<uint16_t>(bytes[i] | bytes[i + 1] << 8)));
-    left = count % 2;
-    if (left) bytes[0] = bytes[count - 1];
-    std::vector<float> features = fbank(samples);
-    normalise(features, loaded.statistics);
-    const size_t rows = features.size() / bins;
-    samples.erase(samples.begin(), samples.begin() + static_cast<int64_t>(rows) * stack * fbank.shift());
-    for (size_t row = 0; row < rows; ++row, ++frames) {
+  const auto hear = [&](std::span<const float> features) {
+    for (; !features.empty(); features = features.subspan(bins), ++frames) {
       if (stream->frames() == loaded.model.config.max_length) {
         finish();
         stream.emplace(loaded.model);
       }
-      const std::vector<float> logits = stream->step(std::span(features).subspan(row * bins, bins));
+      const std::vector<float> logits = stream->step(features.first(bins));
       const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
       if (best != 0 && best != before) {
         labels.push_back(best);
@@ -168,9 +205,21 @@ int transcribe_stream(const LoadedTranscriber& loaded) {
       }
       before = best;
     }
+  };
+  unsigned char bytes[4096];
+  size_t left = 0;  // of a sample that came in two parts
+  for (size_t count; (count = read_input(bytes + left, sizeof bytes - left)) > 0;) {
+    count += left;
+    std::vector<float> samples;
+    for (size_t i = 0; i + 1 < count; i += 2)
+      samples.push_back(static_cast<int16_t>(static_cast<uint16_t>(bytes[i] | bytes[i + 1] << 8)));
+    left = count % 2;
+    if (left) bytes[0] = bytes[count - 1];
+    hear(rows.next(samples));
   }
+  hear(rows.last());
   finish();
-  return 0;
+  return is_interrupted() ? 130 : 0;
 }
 
 int transcribe_all(TranscribeOptions& o) {
@@ -178,6 +227,7 @@ int transcribe_all(TranscribeOptions& o) {
                     o.stream ? "--stream reads standard input: give it no files" : "give recordings, or --stream");
   check<UsageError>(!o.stream || (!o.json && !o.beam && o.pictures.empty()),
                     "--stream goes with none of --json, --beam and --pictures");
+  if (!o.pictures.empty()) check_pictures(o);
   const LoadedTranscriber loaded(o.model, o);
   return o.stream ? transcribe_stream(loaded) : transcribe_files(o, loaded);
 }
