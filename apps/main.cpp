@@ -65,7 +65,9 @@ int fail(const std::string& sentence, int status) {
 int run(int argc, char** argv) {
   using namespace runnel;
   try {
-    connect_processes();
+    std::string words;  // "copy train"
+    for (int i = 1; i < argc && argv[i][0] != '-'; ++i) words.append(i > 1 ? " " : "").append(argv[i]);
+    find_launcher(words);
     drop_output(processes().rank() > 0);
     const CommandLine command_line;
     Command chosen;

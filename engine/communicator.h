@@ -58,6 +58,8 @@ class Communicator {
   };
   Cost cost() const { return cost_; }
 
+  // Whether they exchange nothing until connect_gpus().
+  virtual bool needs_gpus() const { return false; }
   // Tells whether all processes come here within some seconds: they have then failed alike, and can end in order.
   virtual bool all_end_together() { return true; }
   [[noreturn]] void end_all(int status);  // this process and all others

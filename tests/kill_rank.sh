@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Kills a process of several at random moments and resumes the run with another number: tests/kill_rank.sh RUNNEL [KILLS]
 # All must then end within 30 seconds and name the rank, and the run in the bytes of one that was never interrupted.
+# So must those of which one runs another program.
 # Exit status 77: there is no mpirun, or this build has no MPI.
 set -euo pipefail
 runnel=$(realpath "$1") wanted=${2:-20}
@@ -16,6 +17,8 @@ cd "$folder"
 train="$runnel copy train --threads 1 --quiet --length 16 --layers 1 --width 16 --heads 2 --feed-forward 16 --batch 4
        --dropout 0.1 --log-every 3 --evaluate-every 500 --save-every 100 --steps 3000"
 $train --out whole
+timeout 60 mpirun --bind-to none -n 1 $train --out alone : -n 1 true >another 2>&1 &
+another=$!
 
 kills=0
 for ((status = 1; status != 0;)); do
@@ -44,3 +47,6 @@ done
 cmp whole/last.safetensors killed/last.safetensors
 cmp whole/best.safetensors killed/best.safetensors
 echo "$kills kills: the run ended in the same bytes"
+status=0
+wait $another || status=$?
+[ $status -eq 1 ] && grep -q "OMPI_COMM_WORLD_SIZE=2 says .* not all of them have come" another || { cat another; exit 1; }

@@ -57,6 +57,7 @@ struct Cluster : Sandbox {
     CAPTURE(result.out);
     CAPTURE(result.err);
     REQUIRE(result.status == 0);
+    CHECK(result.out.find_first_of("\r\x1b") == std::string::npos);  // mpirun gives each a terminal
   }
   std::string last(const std::string& run_folder) const { return read(folder / run_folder / "last.safetensors"); }
 };
@@ -296,7 +297,7 @@ TEST_CASE("processes: a run begun by four goes on with two, and then with one, t
   if (!box) return;
   box.succeed(1, copy_flags + "--optimizer muon --steps 9 --out whole");
   box.succeed(4, copy_flags + "--optimizer muon --steps 3 --shard --out parts");
-  box.succeed(2, "copy train --resume --out parts --quiet --steps 6");
+  box.succeed(2, "copy train --resume --out parts --steps 6");
   box.succeed(1, "copy train --resume --out parts --quiet --steps 9");
   CHECK(numbers(box.folder / "parts") == numbers(box.folder / "whole"));
 }
@@ -320,6 +321,13 @@ TEST_CASE("processes: what cannot be divided, or was started with other flags, i
   refused("--bind-to none -n 1 " + program() + " " + copy_flags + "--out x : -n 1 " + program() + " " + copy_flags +
               "--lr 0.5 --out x",
           1, "all processes must be started alike, but rank 1 on host ");
+  // Another command, and other instructions, by which replicas of the weights would drift apart.
+  refused("--bind-to none -n 1 " + program() + " " + copy_flags + "--out x : -n 1 " + program() + " copy evaluate", 1,
+          " has command \"copy evaluate\", and rank 0 \"copy train\"");
+  const std::string set = "-x RUNNEL_INSTRUCTION_SET=baseline -n 1 " + program() + " " + copy_flags + "--out x";
+  if (!contains(version_text(), "used as baseline"))
+    refused("--bind-to none -n 1 " + program() + " " + copy_flags + "--out x : " + set, 1,
+            " has instruction set \"baseline\", and rank 0 ");
   CHECK_FALSE(fs::exists(box.folder / "x" / "last.safetensors"));
   if (cuda_is_emulated())
     refused(box.on(2, copy_flags + "--device cuda:0"), 2, "each has the GPU of its number; give --device cuda");
@@ -337,8 +345,30 @@ TEST_CASE("processes: torchrun's variables without a GPU, or with some missing, 
   const std::string two = "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=";
   refused(two + "29500", "torchrun connects processes on GPUs only");
   refused(two + "many", "MASTER_PORT=many is not a number from 1 to 65534");
-  refused("RANK=2 WORLD_SIZE=2", "RANK=2 is not a number from 0 to 1");
-  refused("RANK=0 WORLD_SIZE=2", "are set, as by torchrun, but not LOCAL_WORLD_SIZE");
+  refused(two + "29500 RANK=-1", "RANK=-1 is not a number from 0 to 1");
+}
+
+TEST_CASE("processes: variables of a launcher that has not started the program change nothing") {
+  Sandbox box;
+  box.executable = "/usr/bin/env";
+  const auto run = [&](const std::string& variables, const std::string& words) {
+    return box.run(variables + " " + program() + " " + words);
+  };
+  const std::string task = "SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 SLURM_STEP_ID=0";
+  const std::vector<std::string> all{"SLURM_STEP_NUM_TASKS=4", "OMPI_COMM_WORLD_SIZE=4", "PMI_SIZE=4 PMI_RANK=0",
+                                     "WORLD_SIZE=4 RANK=1", task + " SLURM_PTY_PORT=40000"};
+  for (const std::string& variables : all) {
+    CAPTURE(variables);
+    const Result result = run(variables, copy_flags + "--steps 1 --overwrite --out run");
+    CAPTURE(result.err);
+    CHECK(result.status == 0);
+    const std::string size = variables.substr(0, variables.find('='));
+    CHECK(contains(result.err, "computes by itself; unset " + size + "\n") == !contains(variables, "PTY"));
+  }
+  // One of a job of Slurm, of which nothing connects it to the others.
+  check_refused(run(task, copy_flags + "--out x"), 1,
+                "SLURM_STEP_NUM_TASKS=4 says that this is one of so many processes");
+  CHECK(run(task, "runs run").status == 0);
 }
 
 TEST_CASE(

@@ -6,13 +6,16 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "apps/cli/terminal.h"
+#include "apps/training/launcher.h"
 #include "engine/check.h"
 #include "engine/communicator.h"
 #include "engine/file.h"
 #include "engine/numerics.h"
 #include "engine/text.h"
+#include "engine/version.h"
 
 namespace runnel {
 
@@ -33,6 +36,7 @@ Settings RuntimeOptions::list() {
 
 void RuntimeOptions::prepare() {
   set_quiet(quiet);
+  connect_processes();
   const Communicator& all = processes();
   check<UsageError>(all.processes_on_host() == 1 || !device.starts_with("cuda:"), "--device ", device,
                     ": of several processes on a host, each has the GPU of its number; give --device cuda");
@@ -69,7 +73,14 @@ void RuntimeOptions::prepare() {
   if (threads > omp_get_num_procs())
     fmt::print(stderr, "runnel: {} threads on {} cores, which is slower than a thread for each core\n", threads,
                omp_get_num_procs());
+  const nlohmann::json numerics{{"version", program_text()},
+                                {"device", cuda ? model_name(Device::cuda) : "cpu"},
+                                {"instruction set", name(instruction_set())},
+                                {"precision", precision}};
+  const bool exchanges = !cuda || !processes().needs_gpus();
+  if (exchanges) check_that_all_agree(numerics);
   if (cuda) connect_gpus();
+  if (!exchanges) check_that_all_agree(numerics);
 }
 
 void name_left_out(const std::string& sentence, const std::vector<std::string>& all,

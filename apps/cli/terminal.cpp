@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "apps/cli/output.h"
+#include "engine/communicator.h"
 
 namespace runnel {
 namespace {
@@ -24,6 +25,7 @@ void print(FILE* stream, const std::string& text) {
 
 bool is_terminal(int descriptor) {
   const char *const term = std::getenv("TERM"), *const no_color = std::getenv("NO_COLOR");
+  if (processes().are_launched()) return false;  // mpirun gives each process one, even where its own output is a file
   return isatty(descriptor) && !(term && std::string(term) == "dumb") && !(no_color && *no_color);
 }
 

@@ -8,7 +8,8 @@
 
 namespace runnel {
 
-// Whether a descriptor is a terminal that understands escape sequences, and TERM=dumb or NO_COLOR do not forbid them.
+// Whether a descriptor is a terminal that understands escape sequences, TERM=dumb or NO_COLOR do not forbid them, and
+// no launcher stands between.
 bool is_terminal(int descriptor);
 int64_t terminal_columns(int descriptor);  // 80 if it does not say
 

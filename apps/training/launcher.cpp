@@ -1,13 +1,19 @@
 #include "apps/training/launcher.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
 #include <charconv>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "apps/training/mpi_communicator.h"
 #include "engine/check.h"
@@ -16,15 +22,54 @@
 namespace runnel {
 namespace {
 
-// What torchrun tells each process.
-std::string variable(const char* name) {
-  const char* const value = std::getenv(name);
-  check(value, "RANK and WORLD_SIZE are set, as by torchrun, but not ", name,
-        "; start processes with torchrun --no-python, or with mpirun");
-  return value;
+// Each launcher tells each of its processes how many there are, which one it is, and something that only a process has
+// that it has started: a setting that was left in the environment, or an image of a container, does not have all three.
+struct Launcher {
+  const char *name, *size, *rank;
+  std::vector<const char*> others;
+};
+const std::vector<Launcher>& launchers() {
+  static const std::vector<Launcher> all{
+      {"mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", {"PMIX_RANK"}},  // Open MPI
+      {"mpirun", "PMI_SIZE", "PMI_RANK", {"PMI_FD"}},                             // MPICH, and srun --mpi=pmi2
+      {"torchrun", "WORLD_SIZE", "RANK", {"LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}},
+      {"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", {"SLURM_STEP_ID"}}};
+  return all;
 }
+
+int64_t integer_in(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text ? std::atoll(text) : 0;
+}
+
+// The first variable that a process of this launcher has, and this one has not.
+const char* missing(const Launcher& launcher) {
+  for (const char* variable : launcher.others)
+    if (!std::getenv(variable)) return variable;
+  return std::getenv(launcher.rank) ? nullptr : launcher.rank;
+}
+
+// The shell of `srun --pty` is a task of Slurm, but not what is started in it: unless by srun, which is then its
+// parent.
+bool is_in_shell_of_srun(const Launcher& launcher) {
+  return launcher.name == std::string("srun") && std::getenv("SLURM_PTY_PORT") &&
+         integer_in("SLURM_TASK_PID") != getpid();
+}
+
+// That has started this process, or null.
+const Launcher* launcher() {
+  static const Launcher* const found = [] {
+    const auto is_it = [](const Launcher& l) { return std::getenv(l.size) && !missing(l) && !is_in_shell_of_srun(l); };
+    const auto first = std::ranges::find_if(launchers(), is_it);
+    return first == launchers().end() ? nullptr : &*first;
+  }();
+  return found;
+}
+
+bool is_torchrun(const Launcher& launcher) { return launcher.name == std::string("torchrun"); }
+
 int number(const char* name, int least, int most) {
-  const std::string text = variable(name);
+  const std::string text = std::getenv(name);
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   check(error == std::errc() && end == text.data() + text.size() && value >= least && value <= most, name, "=", text,
@@ -34,7 +79,7 @@ int number(const char* name, int least, int most) {
 
 // torchrun itself listens on MASTER_PORT.
 void tell_nccl_where_rank_0_is() {
-  const std::string address = variable("MASTER_ADDR"), port = std::to_string(number("MASTER_PORT", 1, 65534) + 1);
+  const std::string address = std::getenv("MASTER_ADDR"), port = std::to_string(number("MASTER_PORT", 1, 65534) + 1);
   const bool is_ipv6 = address.find(':') != std::string::npos;
   setenv("NCCL_COMM_ID", ((is_ipv6 ? "[" + address + "]" : address) + ":" + port).c_str(), false);
 }
@@ -50,52 +95,82 @@ class TorchrunProcesses : public Communicator {
     rank_on_host_ = number("LOCAL_RANK", 0, on_host_ - 1);
     tell_nccl_where_rank_0_is();
   }
-  void broadcast(void*, size_t, int) override { need_gpus(); }
-  void start_sum(float*, int64_t, SumOptions) override { need_gpus(); }
-  void copy(const std::vector<Copy>&) override { need_gpus(); }
-  // When one ends with an error, torchrun ends the others; rank 0 goes first.
+  void broadcast(void*, size_t, int) override { refuse(); }
+  void start_sum(float*, int64_t, SumOptions) override { refuse(); }
+  void copy(const std::vector<Copy>&) override { refuse(); }
+  bool needs_gpus() const override { return true; }
   bool all_end_together() override {
     if (rank_ > 0) std::this_thread::sleep_for(std::chrono::seconds(3));
     return false;
   }
 
  protected:
-  std::string gather(const std::string&) override { need_gpus(); }
+  std::string gather(const std::string&) override { refuse(); }
 
  private:
-  [[noreturn]] static void need_gpus() {
+  [[noreturn]] static void refuse() {
     fail("torchrun connects processes on GPUs only; give --device cuda, or start them with mpirun");
   }
 };
 
-// A job of one process. It needs nothing from its launcher, but with torchrun connects itself by the same way as
-// several.
-struct OneProcess : Communicator {
-  explicit OneProcess(bool of_torchrun) {
-    launched_ = true;
-    if (of_torchrun && std::getenv("MASTER_ADDR") && std::getenv("MASTER_PORT")) tell_nccl_where_rank_0_is();
+// This process, which its launcher has started as one of several, or as one.
+struct StartedProcess : Communicator {
+  explicit StartedProcess(const Launcher& by) {
+    rank_ = std::max(static_cast<int>(integer_in(by.rank)), 0);
+    launched_ = by.name != std::string("srun");  // which also starts shells, and single programs
+  }
+  // A launcher ends the others when one ends with an error; rank 0 goes first.
+  bool all_end_together() override {
+    if (rank_ > 0) std::this_thread::sleep_for(std::chrono::seconds(3));
+    return rank_ == 0;
   }
 };
 
+std::string& own_command() {
+  static std::string command;
+  return command;
+}
+
 }  // namespace
 
+void find_launcher(const std::string& command) {
+  own_command() = command;
+  if (launcher()) set_processes(std::make_shared<StartedProcess>(*launcher()));
+}
+
 void connect_processes() {
-  // How many processes mpirun (Open MPI's, MPICH's) or srun says that it has started. An interactive shell of Slurm's
-  // is a task, too, so one of srun's may be anything.
-  int64_t count = 1;
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
-    if (const char* const value = std::getenv(name)) count = std::max(count, int64_t{std::atoll(value)});
-  const bool of_mpirun = std::getenv("OMPI_COMM_WORLD_SIZE") || std::getenv("PMI_SIZE");
-  const char* const of_torchrun = std::getenv("RANK") ? std::getenv("WORLD_SIZE") : nullptr;
-  if (count > 1)
-    set_processes(connect_by_mpi(count));
-  else if (of_torchrun && of_torchrun != std::string("1"))
+  if (!launcher()) {
+    for (const Launcher& l : launchers())
+      if (integer_in(l.size) > 1 && missing(l))
+        fmt::print(stderr,
+                   "runnel: {}={} is set, as by {}, but not {}: no launcher has started this process, which computes "
+                   "by itself; unset {}\n",
+                   l.size, integer_in(l.size), l.name, missing(l), l.size);
+    return;
+  }
+  const int64_t count = integer_in(launcher()->size);
+  if (is_torchrun(*launcher()) && count != 1)
     set_processes(std::make_shared<TorchrunProcesses>());
-  else if (of_torchrun || of_mpirun)
-    set_processes(std::make_shared<OneProcess>(of_torchrun));
-  const int size = processes().size();
-  check(std::has_single_bit(static_cast<unsigned>(size)), "started as ", size,
+  else if (is_torchrun(*launcher()))
+    tell_nccl_where_rank_0_is();
+  else if (count > 1)
+    set_processes(connect_by_mpi(count, launcher()->size));
+  check(std::has_single_bit(static_cast<unsigned>(processes().size())), "started as ", count,
         " processes: their number must be a power of two");
+}
+
+void check_that_all_agree(nlohmann::json values) {
+  values["command"] = own_command();
+  const std::vector<std::string> all = processes().all_gather(processes().name() + "\n" + values.dump());
+  const auto parsed = [](const std::string& text) { return nlohmann::json::parse(text.substr(text.find('\n') + 1)); };
+  const nlohmann::json first = parsed(all[0]);
+  for (const std::string& text : all) {
+    const nlohmann::json other = parsed(text);
+    for (const auto& [what, value] : first.items())
+      check(other.value(what, nlohmann::json()) == value, "all processes must be started alike, but ",
+            text.substr(0, text.find('\n')), " has ", what, " ", other.value(what, nlohmann::json()).dump(),
+            ", and rank 0 ", value.dump());
+  }
 }
 
 }  // namespace runnel

@@ -5,6 +5,7 @@
 #if RUNNEL_WITH_MPI
 #define OMPI_SKIP_MPICXX 1  // the C interface only
 #define MPICH_SKIP_MPICXX 1
+#include <fmt/format.h>
 #include <mpi.h>
 #include <unistd.h>
 
@@ -12,8 +13,10 @@
 #include <array>
 #include <bit>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 #endif
@@ -189,10 +192,25 @@ class MpiCommunicator : public Communicator {
 
 }  // namespace
 
-std::shared_ptr<Communicator> connect_by_mpi(int64_t count) {
+std::shared_ptr<Communicator> connect_by_mpi(int64_t count, const std::string& variable) {
+  std::promise<void> connected;
+  // MPI itself waits for ever. Rank 0 speaks, if it is there.
+  std::thread guard([&, rank = processes().rank(), name = processes().name()] {
+    const std::chrono::seconds most(rank == 0 ? 20 : 22);
+    if (connected.get_future().wait_for(most) == std::future_status::ready) return;
+    const std::string sentence = fmt::format(
+        "runnel: {}: {}={} says that there are so many processes, but after {} s not all of them have come; all "
+        "must be started with the same command\n",
+        name, variable, count, most.count());
+    std::ignore = write(STDERR_FILENO, sentence.data(), sentence.size());  // what ranks other than 0 print is dropped
+    _exit(1);
+  });
   auto all = std::make_shared<MpiCommunicator>();
-  check(all->size() == count, "started as one of ", count, " processes, but MPI connects ", all->size(),
-        ": the launcher must belong to the MPI that this program was built with, ", mpi_version());
+  connected.set_value();
+  guard.join();
+  check(all->size() == count, variable, "=", count, " says that this is one of so many processes, but MPI connects ",
+        all->size(), ": the launcher must belong to the MPI that this program was built with, ", mpi_version(),
+        "; to compute in one process, unset ", variable);
   return all;
 }
 
@@ -206,9 +224,11 @@ std::string mpi_version() {
 
 #else
 
-std::shared_ptr<Communicator> connect_by_mpi(int64_t count) {
-  fail("started as one of ", count,
-       " processes, but this build has no MPI: install libopenmpi-dev (or libmpich-dev) and build again");
+std::shared_ptr<Communicator> connect_by_mpi(int64_t count, const std::string& variable) {
+  fail(variable, "=", count,
+       " says that this is one of so many processes, but this build has no MPI: install libopenmpi-dev (or "
+       "libmpich-dev) and build again; to compute in one process, unset ",
+       variable);
 }
 
 std::string mpi_version() { return "not in this build (libopenmpi-dev, or libmpich-dev)"; }

@@ -15,6 +15,7 @@
 #include "apps/plots/pictures.h"
 #include "apps/training/dry_run.h"
 #include "apps/training/interrupt.h"
+#include "apps/training/launcher.h"
 #include "apps/training/learner.h"
 #include "apps/training/metrics.h"
 #include "apps/training/report.h"
@@ -98,8 +99,8 @@ class Trainer {
     processes().broadcast(&order, sizeof order);
     return order;
   }
-  // Throws Error that names the first process that was started with something else than rank 0.
-  void check_that_all_agree() const;
+  // Throws Error that names the first process that was started with other settings than rank 0.
+  void check_settings() const;
   void share_state();  // rank 0's weights, moments and step with the others
 
   Learner::Update update(int64_t step, double lr);
@@ -225,24 +226,13 @@ void Trainer::load(const fs::path& path) {
     warn("runnel: the training data are not those that the run began with; the run goes on with them\n");
 }
 
-void Trainer::check_that_all_agree() const {
-  json own{{"version", program_text()},
-           {"task", task_.name()},
-           {"device", name(settings_.where())},
+void Trainer::check_settings() const {
+  json own{{"task", task_.name()},
            {"model", task_.model()},
            {"training data", task_.data().is_object() ? task_.data().value("checksum", json()) : json()}};
   for (const auto& [setting, value] : config_.items())
     if (setting != "threads" && setting != "data" && setting != "out") own["--" + setting] = value;
-  const std::vector<std::string> all = processes().all_gather(processes().name() + "\n" + own.dump());
-  const auto parsed = [](const std::string& text) { return json::parse(text.substr(text.find('\n') + 1)); };
-  const json first = parsed(all[0]);
-  for (const std::string& text : all) {
-    const json other = parsed(text);
-    for (const auto& [what, value] : first.items())
-      check(other.value(what, json()) == value, "all processes must be started alike, but ",
-            text.substr(0, text.find('\n')), " has ", what, " ", other.value(what, json()).dump(), ", and rank 0 ",
-            value.dump());
-  }
+  check_that_all_agree(own);
 }
 
 void Trainer::share_state() {
@@ -263,7 +253,7 @@ void Trainer::share_state() {
 
 int Trainer::follow() {
   const InterruptGuard signals;  // rank 0 decides when to stop
-  check_that_all_agree();
+  check_settings();
   share_state();
   const WorkDone say_nothing = [](int64_t, int64_t) {};
   for (;;) {
@@ -356,8 +346,8 @@ void Trainer::report(double seconds, double rate) {
 
 int Trainer::run() {
   const InterruptGuard signals;
-  check_that_all_agree();
   check_saveable(checkpoint({}, {}));
+  check_settings();
   open_folder();
   share_state();
   MetricsFile metrics(*folder_ / "metrics.csv", metrics_, at_.step);
