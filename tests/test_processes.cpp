@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdlib>
 
+#include "apps/training/settings.h"
 #include "engine/communicator.h"
 #include "engine/device.h"
 #include "engine/gradient_sum.h"
@@ -314,8 +315,8 @@ TEST_CASE("processes: what cannot be divided, or was started with other flags, i
     CHECK(at != std::string::npos);
     CHECK(result.err.find(sentence, at + 1) == std::string::npos);
   };
-  refused(box.on(2, copy_flags + "--batch 9 --out x"), 2, "--batch 9 cannot be divided among 2 processes");
-  refused(box.on(2, copy_flags + "--batch 12 --micro-batch 2 --out x"), 2, "must be a power of two");
+  refused(box.on(2, copy_flags + "--batch 9 --out x"), 2,
+          "--batch 9 in parts of --micro-batch 9 cannot be divided among 2 processes, but among 1: ");
   refused(box.on(3, copy_flags + "--out x"), 1, "started as 3 processes: their number must be a power of two");
   refused(box.on(2, copy_flags + "--lr -3"), 2, "--lr: -3 is not a number");
   refused("--bind-to none -n 1 " + program() + " " + copy_flags + "--out x : -n 1 " + program() + " " + copy_flags +
@@ -369,6 +370,44 @@ TEST_CASE("processes: variables of a launcher that has not started the program c
   check_refused(run(task, copy_flags + "--out x"), 1,
                 "SLURM_STEP_NUM_TASKS=4 says that this is one of so many processes");
   CHECK(run(task, "runs run").status == 0);
+}
+
+TEST_CASE("processes: the parts of a batch do not change with their number once a run has begun") {
+  struct Many : Communicator {
+    explicit Many(int count) { size_ = count; }
+  };
+  const auto part = [](int count, TrainSettings s) {
+    set_processes(std::make_shared<Many>(count));
+    std::string result;
+    try {
+      result = std::to_string(s.sequences_at_a_time());
+    } catch (const UsageError& error) {
+      result = error.what();
+    }
+    set_processes(std::make_shared<Communicator>());
+    return result;
+  };
+  TrainSettings begins, old, kept;
+  old.resume = kept.resume = true;  // old: its config.json does not say
+  kept.micro_batch = 4;
+  for (const int count : {1, 2, 8}) {
+    CHECK(part(count, begins) == "8");
+    CHECK(part(count, old) == "8");
+    CHECK(part(count, kept) == "4");
+  }
+  TrainSettings uneven;
+  uneven.batch = 12;
+  uneven.micro_batch = 2;
+  CHECK(contains(part(2, uneven), "cannot be divided among 2 processes, but among 1: "));
+  CHECK(part(16, begins) == "4");
+  CHECK(part(16, kept) == "4");
+  CHECK(contains(part(16, old),
+                 "--batch 64 in parts of --micro-batch 8 cannot be divided among 16 processes, but "
+                 "among 1, 2, 4, 8: "));
+
+  const Sandbox box;
+  succeed(box, copy_flags + "--steps 1 --out run");
+  CHECK(contains(read(box.folder / "run/config.json"), "\"micro-batch\": 1,"));
 }
 
 TEST_CASE(

@@ -28,15 +28,18 @@ constexpr uint64_t most_config_bytes = 1 << 20;
 int64_t TrainSettings::sequences_at_a_time() const {
   const int64_t count = processes().size();
   const bool is_alone_on_gpu = where() == Device::cuda && count == 1;
-  const int64_t by_default = is_alone_on_gpu ? batch : batch / std::gcd(batch, std::max<int64_t>(8, count));
+  // Older versions have not said in config.json how their runs divided a batch: into eight.
+  const int64_t wanted = resume ? 8 : std::max<int64_t>(8, count);
+  const int64_t by_default = is_alone_on_gpu ? batch : batch / std::gcd(batch, wanted);
   const int64_t part = micro_batch ? std::min(micro_batch, batch) : by_default;
   const int64_t parts = (batch + part - 1) / part;
-  check<UsageError>(count == 1 || (batch % part == 0 && parts % count == 0), "--batch ", batch,
-                    micro_batch ? " in parts of --micro-batch " + std::to_string(part) : "",
-                    " cannot be divided among ", count, " processes; give multiples of ", count);
-  check<UsageError>(count == 1 || std::has_single_bit(static_cast<uint64_t>(parts)), "--batch ", batch, " is ", parts,
-                    " times --micro-batch; with several processes, that must be a power of two");
-  return part;
+  const bool is_even = batch % part == 0 && std::has_single_bit(static_cast<uint64_t>(parts));
+  if (count == 1 || (is_even && parts % count == 0)) return part;
+  std::string fitting = "1";
+  for (int64_t fits = 2; is_even && fits <= parts; fits *= 2) fitting += ", " + std::to_string(fits);
+  fail<UsageError>("--batch ", batch, " in parts of --micro-batch ", part, " cannot be divided among ", count,
+                   " processes, but among ", fitting,
+                   ": the parts must be of one size, their number a power of two, and each process must have as many");
 }
 
 SumOptions sum_options(const std::string& reduction, const std::string& gradients) {
@@ -51,7 +54,8 @@ Settings TrainSettings::list() {
       {{"batch", &batch, in_range(1, 1 << 20), "sequences per update"},
        {"micro-batch", &micro_batch, in_range(0, 1 << 20),
         "sequences whose gradients are computed at a time (gradient accumulation); 0: an eighth of --batch, or a "
-        "quarter or a half, if it can be divided; on one GPU all",
+        "quarter or a half, if it can be divided; a part for each of more than eight processes; on one GPU all; kept "
+        "on resume",
         Since::later, changeable},
        {"reduction", &reduction, one_of({"exact", "fast"}),
         "sums of gradients over processes: exact: the same bytes for any number of processes; fast: in the order that "

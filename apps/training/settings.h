@@ -50,8 +50,8 @@ struct TrainSettings : RuntimeOptions {
   bool dry_run = false;
 
   // The size of the parts of a batch: --micro-batch, or by default an eighth of the batch, so that eight processes can
-  // share them, or as near as a power of two can divide it; on a GPU by itself all of it. Throws UsageError if
-  // processes() cannot share the parts.
+  // share them, or as near as a power of two can divide it; with more processes, one part each; on a GPU by itself all
+  // of it. Throws UsageError that says how many processes can share the parts, if processes() cannot.
   int64_t sequences_at_a_time() const;
 
   Settings list() override;
@@ -158,7 +158,11 @@ void add_training(Subcommand task, Command& chosen, const char* help, std::vecto
       command.apply_flags();
       check_same_run(began, *settings);
     }
-    chosen = [=] { return settings->prepare(), run(*settings); };
+    chosen = [=] {
+      settings->prepare();
+      settings->micro_batch = settings->sequences_at_a_time();  // is kept, whoever resumes the run
+      return run(*settings);
+    };
   });
 }
 
