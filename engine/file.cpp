@@ -157,11 +157,13 @@ FolderLock::FolderLock(const fs::path& folder) : path_(folder / ".lock") {
   for (;;) {
     Descriptor file{open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666)};
     check(file.fd >= 0, "cannot write ", path_.string(), ": ", std::strerror(errno));
-    if (flock(file.fd, LOCK_EX | LOCK_NB) != 0) {
-      check(errno == EWOULDBLOCK, "cannot lock ", path_.string(), ": ", std::strerror(errno));
+    held_ = flock(file.fd, LOCK_EX | LOCK_NB) == 0;
+    if (!held_ && errno == EWOULDBLOCK)
       fail(folder.string(), " is in use by another run: ", holder_of(file),
            "; wait for it, stop it, or choose another folder");
-    }
+    if (!held_)  // Lustre without -o flock, NFS without lockd
+      check(errno == ENOSYS || errno == ENOLCK || errno == ENOTSUP, "cannot lock ", path_.string(), ": ",
+            std::strerror(errno));
     struct stat own, named;  // the one before may have removed the file between our opening and our locking it
     if (fstat(file.fd, &own) != 0 || lstat(path_.c_str(), &named) != 0 || own.st_ino != named.st_ino) continue;
     const std::string text = "process " + std::to_string(getpid());

@@ -59,6 +59,7 @@ class FolderLock {
  public:
   // Throws Error that names the process that holds the lock, or the reason why there can be none.
   explicit FolderLock(const std::filesystem::path& folder);
+  bool is_held() const { return held_; }  // unless the file system has no locks
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
@@ -66,6 +67,7 @@ class FolderLock {
  private:
   std::filesystem::path path_;
   int file_ = -1;
+  bool held_ = false;
 };
 
 // What the FolderLock of another process says of it, "process 1234"; empty if there is none.

@@ -11,6 +11,7 @@
 #include "models/checkpoint.h"
 #include "models/safetensors.h"
 #include "tests/check.h"
+#include "tests/folder.h"
 #include "tests/program.h"
 
 namespace runnel::test {
@@ -320,6 +321,22 @@ TEST_CASE("copy train --optimizer muon: a run that is resumed ends in the same b
     names.insert(tensor.name);
   CHECK(names.contains("optimizer.m." + value));
   CHECK_FALSE(names.contains("optimizer.v." + value));
+}
+
+TEST_CASE("copy train: the time trained is kept at each checkpoint, not only at rows of metrics.csv") {
+  const Sandbox box;
+  succeed(box, train + "--steps 6 --out run");
+  const fs::path time = box.folder / "run" / "time.json";
+  CHECK(nlohmann::json::parse(read(time))["step"] == 6);
+  const auto resumed_to = [&](const std::string& text, int steps) {
+    write_bytes(time, text);
+    succeed(box, "copy train --resume --out run --minutes 30 --steps " + std::to_string(steps));
+    const SafeTensors last = load_safetensors(box.folder / "run" / "last.safetensors");
+    return nlohmann::json::parse(last.metadata.at("standing"))["step"].get<int>();
+  };
+  CHECK(resumed_to(R"({"seconds":1801.5,"step":6})", 8) == 6);  // its time is over
+  CHECK(resumed_to(R"({"seconds":1801.5,"step":7})", 8) == 8);  // of a later checkpoint, which was lost
+  CHECK(resumed_to("older versions write none", 9) == 9);
 }
 
 TEST_CASE("copy train: an interrupt saves, says how to go on, and leaves") {

@@ -1,12 +1,26 @@
 // Files that are written whole or not at all, and never in the place of something else; folders with one writer.
 #include "engine/file.h"
 
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "tests/check.h"
 #include "tests/program.h"
+
+namespace {
+int lock_error = 0;
+}
+
+// In place of the C library's: fails if lock_error says so.
+extern "C" int flock(int file, int operation) noexcept {
+  if (lock_error) return errno = lock_error, -1;
+  return static_cast<int>(syscall(SYS_flock, file, operation));
+}
 
 namespace runnel::test {
 namespace {
@@ -82,6 +96,20 @@ TEST_CASE("file: a locked folder names its process; the lock ends with the proce
   CHECK_FALSE(fs::exists(box.folder / ".lock"));
   close(ready[0]);
   close(ready[1]);
+}
+
+TEST_CASE("file: where the file system has no locks, a folder can be used, and says that it is unprotected") {
+  const Sandbox box;
+  for (const int error : {ENOSYS, ENOLCK, ENOTSUP}) {
+    lock_error = error;
+    const FolderLock one(box.folder), other(box.folder);
+    CHECK_FALSE(one.is_held());
+  }
+  lock_error = EIO;
+  check_fails([&] { FolderLock lock(box.folder); }, "cannot lock ");
+  lock_error = 0;
+  const FolderLock lock(box.folder);
+  CHECK(lock.is_held());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "apps/cli/terminal.h"
@@ -15,8 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* run_files[] = {"config.json",      "metrics.csv", "last.safetensors", "previous.safetensors",
-                                     "best.safetensors", "loss.png",    "report.html",      "samples"};
+constexpr const char* run_files[] = {"config.json",      "metrics.csv",          "time.json",
+                                     "last.safetensors", "previous.safetensors", "best.safetensors",
+                                     "loss.png",         "report.html",          "samples"};
 constexpr const char* pictures[] = {"bits.png", "samples.png", "growth.png", "completions.png", "state.png"};
 
 bool stands(const fs::path& path) {
@@ -52,6 +54,9 @@ RunFolder::Made::Made(const fs::path& folder) {
 
 RunFolder::RunFolder(fs::path folder, bool resume, bool overwrite)
     : path_(std::move(folder)), made_(path_), lock_(path_) {
+  if (!lock_.is_held())
+    warn(fmt::format("runnel: the file system of {} has no locks: nothing keeps a second run out of the folder\n",
+                     name()));
   remove_partial_files(path_);
   for (const char* file : run_files) {
     if (resume || !stands(path_ / file)) continue;
@@ -93,6 +98,19 @@ void RunFolder::save_last(const std::function<void(const fs::path&)>& save) {
   last_is_readable_ = false;
   verify_safetensors(last());
   last_is_readable_ = true;
+}
+
+double RunFolder::seconds_at(int64_t step) const {
+  try {
+    const auto time = nlohmann::json::parse(read_file(path_ / "time.json", 1 << 10), nullptr, false);
+    return time.at("step") <= step ? std::max(time.at("seconds").get<double>(), 0.0) : 0;
+  } catch (const std::exception&) {  // older versions have written none
+    return 0;
+  }
+}
+
+void RunFolder::save_seconds(int64_t step, double seconds) const {
+  write_atomically(path_ / "time.json", {nlohmann::json{{"step", step}, {"seconds", seconds}}.dump() + "\n"});
 }
 
 }  // namespace runnel

@@ -26,6 +26,11 @@ class RunFolder {
   // it could be read, too: one readable checkpoint remains, whatever happens.
   void save_last(const std::function<void(const std::filesystem::path&)>& save);
 
+  // time.json: how many seconds the run had been trained at a step; at least so many at this one, 0 if it does not say.
+  // It is no part of a checkpoint, whose bytes do not depend on the clock.
+  double seconds_at(int64_t step) const;
+  void save_seconds(int64_t step, double seconds) const;
+
  private:
   struct Made {  // the folder, which must be there before the lock
     explicit Made(const std::filesystem::path& folder);

@@ -129,6 +129,7 @@ class Trainer {
   TrainState at_;
   Parameters moments_;             // from a checkpoint, until they are shared
   int64_t saved_ = -1;             // the step that last.safetensors holds
+  double begun_ = 0;               // now(), less the seconds that the run has been trained
   std::set<std::string> failing_;  // files that could not be written the last time
 };
 
@@ -208,6 +209,7 @@ void Trainer::save() {
     return;
   }
   saved_ = at_.step;
+  attempt("time", [&] { folder_->save_seconds(at_.step, now() - begun_); });
 }
 
 void Trainer::load(const fs::path& path) {
@@ -353,15 +355,16 @@ int Trainer::run() {
   MetricsFile metrics(*folder_ / "metrics.csv", metrics_, at_.step);
   reset_peak(settings_.where());
   const bool terminal = is_terminal(STDOUT_FILENO);
-  const double begun = now() - metrics.seconds();
+  const double first_seconds = std::max(metrics.seconds(), folder_->seconds_at(at_.step));
+  begun_ = now() - first_seconds;
   const double limit = settings_.minutes > 0 ? 60 * settings_.minutes : std::numeric_limits<double>::infinity();
   const int64_t first = at_.step;
-  double first_seconds = metrics.seconds(), row_seconds = 0, shown = 0, plotted = now(), saved = now();
+  double row_seconds = 0, shown = 0, plotted = now(), saved = now();
   int64_t row_tokens = 0;
   double rate = 0;  // tokens per second, over the updates since the last row
 
   const auto show = [&](double loss, const std::vector<double>& values) {
-    const double seconds = now() - begun;
+    const double seconds = now() - begun_;
     const double per_step = (seconds - first_seconds) / static_cast<double>(std::max<int64_t>(at_.step - first, 1));
     const double left = std::min(per_step * static_cast<double>(settings_.steps - at_.step), limit - seconds);
     const double done = std::max(static_cast<double>(at_.step) / static_cast<double>(settings_.steps), seconds / limit);
@@ -379,11 +382,11 @@ int Trainer::run() {
   };
   if (first > 0) say(fmt::format("resuming at step {}\n", grouped(double(first))));
 
-  bool last = at_.step >= settings_.steps || metrics.seconds() >= limit;
+  bool last = at_.step >= settings_.steps || first_seconds >= limit;
   while ((!last || at_.is_evaluation_due) && !is_interrupted()) {
     const double start = now();
     if (!at_.is_evaluation_due) {
-      const double lr = learning_rate(at_.step, start - begun);
+      const double lr = learning_rate(at_.step, start - begun_);
       tell({.what = Order::update, .step = at_.step, .lr = lr});
       const Learner::Update done = update(at_.step, lr);
       at_.loss_sum += done.loss;
@@ -394,9 +397,9 @@ int Trainer::run() {
       rate = static_cast<double>(row_tokens) / row_seconds;
     }
     const double loss = at_.loss_sum / static_cast<double>(at_.loss_count);
-    const double lr = learning_rate(at_.step - 1, start - begun);  // before an evaluation may halve it
+    const double lr = learning_rate(at_.step - 1, start - begun_);  // before an evaluation may halve it
 
-    last = at_.step >= settings_.steps || now() - begun >= limit;
+    last = at_.step >= settings_.steps || now() - begun_ >= limit;
     const bool evaluates = last || at_.is_evaluation_due || at_.step % settings_.evaluate_every == 0;
     std::vector<double> values;
     try {
@@ -409,14 +412,14 @@ int Trainer::run() {
     at_.is_evaluation_due = false;
     if (evaluates || now() - shown > (terminal ? 0.2 : 10)) show(loss, values);
     if (evaluates || at_.step % settings_.log_every == 0) {
-      metrics.add(at_.step, loss, values, lr, rate, now() - begun);
+      metrics.add(at_.step, loss, values, lr, rate, now() - begun_);
       attempt("metrics", [&] { metrics.write(); });
       at_.loss_sum = 0;
       at_.loss_count = 0;
       row_seconds = 0;
       row_tokens = 0;
       if (now() - plotted > 30) {
-        report(now() - begun, rate);
+        report(now() - begun_, rate);
         plotted = now();
       }
     }
@@ -427,7 +430,7 @@ int Trainer::run() {
     }
   }
   save();
-  report(now() - begun, rate);
+  report(now() - begun_, rate);
   check(saved_ == at_.step, "the run ends at step ", at_.step, ", which could not be saved; ",
         saved_ < 0 ? "nothing was"
                    : fmt::format("{} holds step {}: free some disk space, then --resume continues from there",
@@ -441,7 +444,7 @@ int Trainer::run() {
     return 130;
   }
   say(fmt::format("finished at step {} after {}, with up to {} of tensors; the run is in {}\n",
-                  grouped(double(at_.step)), duration_text(now() - begun),
+                  grouped(double(at_.step)), duration_text(now() - begun_),
                   bytes_text(static_cast<double>(memory_use(settings_.where()).peak)), folder_->name()));
   return 0;
 }

@@ -16,6 +16,8 @@ quietly() { PATH=$folder/empty "$@"; }  # without gnuplot
 bad() { echo "$call number $n: $1"; cat errors; exit 1; }
 
 quietly $train --out whole >/dev/null 2>&1
+LD_PRELOAD=$library FAIL=flock FAIL_AT=1 quietly $train --out unlocked >/dev/null 2>errors
+[ "$(grep -c "has no locks" errors)" = 1 ] && cmp whole/last.safetensors unlocked/last.safetensors || { cat errors; exit 1; }
 for call in ${CALLS:-write fsync rename allocate}; do
   LD_PRELOAD=$library FAIL=$call FAIL_COUNT=$folder/count quietly $train --out counted >/dev/null 2>&1
   total=$(cat count) step=1 tried=0 failed=0

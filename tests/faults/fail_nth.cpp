@@ -1,8 +1,10 @@
 // Loaded in front of the C library: LD_PRELOAD=libfail_nth.so FAIL=write FAIL_AT=17 makes the 17th call of write fail.
 // FAIL: allocate (operator new and aligned_alloc; not what oneDNN has of its own, which it does not check), write,
-// fsync or rename, counted from the beginning of main. FAIL_COUNT=FILE: at exit, the number of calls is written there.
+// fsync, rename or flock, counted from the beginning of main. FAIL_COUNT=FILE: at exit, the number of calls is written
+// there.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -78,6 +80,11 @@ ssize_t write(int file, const void* bytes, size_t size) {
 int fsync(int file) {
   if (must_fail("fsync")) return errno = EIO, -1;
   return static_cast<int>(syscall(SYS_fsync, file));
+}
+
+int flock(int file, int operation) noexcept {
+  if (must_fail("flock")) return errno = ENOLCK, -1;
+  return static_cast<int>(syscall(SYS_flock, file, operation));
 }
 
 int rename(const char* from, const char* to) {
