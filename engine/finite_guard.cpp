@@ -1,5 +1,6 @@
 #include "engine/finite_guard.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -37,6 +38,13 @@ void FiniteGuard::check_op(const char* op, const std::vector<Tensor>& inputs, co
 
 void FiniteGuard::check_gradient(const char* op, size_t input, const Tensor& dx) {
   if (guarded) check_finite(dx, "the gradient of input ", input, " of ", op);
+}
+
+std::vector<float> finite_output(const Tensor& y) {
+  std::vector<float> values = y.to_vector();
+  check(std::ranges::all_of(values, [](float x) { return std::isfinite(x); }),
+        "the model puts out numbers that are not finite: its weights are, but too large to compute with");
+  return values;
 }
 
 }  // namespace runnel

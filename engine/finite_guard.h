@@ -24,4 +24,7 @@ class FiniteGuard {
   bool outer_;
 };
 
+// The numbers of what a model puts out. Throws Error if one is not finite.
+std::vector<float> finite_output(const Tensor& y);
+
 }  // namespace runnel

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -241,6 +242,9 @@ void restore(const SafeTensors& content, const std::filesystem::path& path, Para
     check(found != by_name.end(), path.string(), " belongs to another model: it has no tensor \"", name, "\"");
     check(found->second->shape() == tensor.shape(), path.string(), " belongs to another model: \"", name, "\" is ",
           found->second->shape(), ", not ", tensor.shape());
+    const std::vector<float> values = found->second->to_vector();
+    check(std::ranges::all_of(values, [](float x) { return std::isfinite(x); }), path.string(),
+          " holds numbers that are not finite, in ", name, ": its training diverged");
   }
   for (auto& [name, tensor] : into) {
     const Tensor& from = *by_name[name];

@@ -4,6 +4,7 @@
 #include "datasets/listops.h"
 #include "models/attention.h"
 #include "tests/folder.h"
+#include "tests/overflow.h"
 #include "tests/png.h"
 #include "tests/program.h"
 
@@ -108,6 +109,8 @@ TEST_CASE("listops, retrieval, image, pathfinder: train, evaluate and predict") 
   check_refused(box.run("retrieval predict --model retrieval --input ask"), 1, "ask:1: a pair is two texts with a tab");
   check_refused(box.run("image predict --model image --input ask"), 1, "ask");
   check_refused(box.run("image evaluate --model text"), 1, "there is no file text");
+  make_overflow(box.folder / "listops" / "best.safetensors");
+  check_refused(box.run("listops evaluate --model listops"), 1, "the model puts out numbers that are not finite");
   check_refused(box.run("image evaluate --model listops"), 1,
                 "is a checkpoint of the app \"listops\", not of \"image\"");
 

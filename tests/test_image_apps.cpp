@@ -10,6 +10,7 @@
 #include "models/generation.h"
 #include "tests/check.h"
 #include "tests/mnist.h"
+#include "tests/overflow.h"
 #include "tests/png.h"
 #include "tests/program.h"
 
@@ -305,6 +306,8 @@ TEST_CASE("mnist: data from files, whole and damaged") {
   const std::string evaluate = "mnist evaluate --model run --threads 1";
   CHECK(contains(succeed(box, evaluate).out, "of each of 2 images of 7 x 7, MNIST (test)"));
   check_refused(box.run("mnist complete --model run --index 2"), 2, "give numbers from 0 to 1");
+  make_overflow(box.folder / "run" / "best.safetensors");
+  check_refused(box.run(evaluate), 1, "the model puts out numbers that are not finite");
 
   const struct {
     std::vector<uint32_t> header;

@@ -9,6 +9,7 @@
 #include "models/checkpoint.h"
 #include "tests/check.h"
 #include "tests/mnist.h"
+#include "tests/overflow.h"
 #include "tests/program.h"
 
 namespace runnel::test {
@@ -91,6 +92,9 @@ TEST_CASE("robustness: checkpoints that claim large models are refused before th
   diverged.tensors[0].tensor = Tensor(diverged.tensors[0].tensor.shape(), values);
   save_safetensors(box.folder / "bad", diverged);
   check_refused(box.run("copy evaluate --model bad"), 1, "not finite, in " + diverged.tensors[0].name);
+  save_safetensors(box.folder / "bad", good);
+  make_overflow(box.folder / "bad");
+  check_refused(box.run("copy evaluate --model bad"), 1, "the model puts out numbers that are not finite");
 }
 
 TEST_CASE("robustness: a text that no checkpoint can hold is found before the run begins") {

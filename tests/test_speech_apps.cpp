@@ -6,6 +6,7 @@
 #include "models/safetensors.h"
 #include "tests/audio.h"
 #include "tests/folder.h"
+#include "tests/overflow.h"
 #include "tests/program.h"
 
 namespace runnel::test {
@@ -79,6 +80,8 @@ TEST_CASE("speech: the Bi-LSTM, a causal model and its stream, halving of the le
   write_digits(box.folder / "digits");
   succeed(box, "speech train " + small_model + "--model bilstm --steps 5 --out lstm");
   CHECK(contains(succeed(box, "speech evaluate --model lstm --threads 1 --limit 5").out, "label error rate"));
+  make_overflow(box.folder / "lstm" / "best.safetensors");
+  check_refused(box.run("speech evaluate --model lstm --limit 5"), 1, "the model puts out numbers that are not finite");
 
   succeed(box, "speech train " + small_model +
                    "--causal --normalise corpus --steps 40 --schedule plateau --patience 1 --lr 1e-30 --warmup 0 --out "

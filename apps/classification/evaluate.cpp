@@ -11,6 +11,7 @@
 #include "engine/check.h"
 #include "engine/communicator.h"
 #include "engine/text.h"
+#include "engine/finite_guard.h"
 
 namespace runnel {
 
@@ -62,7 +63,7 @@ Predictions predict(const SequenceClassifier& model, const LabelledSequences& se
     SequenceClassifier::Input in = classifier_input(model, token_batch(set, together, view));
     const Device device = model.device();
     const std::vector<float> logits =
-        model({in.tokens.to(device), in.positions.to(device), in.lengths.to(device)}).to_vector();
+        finite_output(model({in.tokens.to(device), in.positions.to(device), in.lengths.to(device)}));
     std::vector<double> probabilities(logits.begin(), logits.end());
     for (auto p = probabilities.begin(); p != probabilities.end(); p += classes) {
       const double largest = *std::max_element(p, p + classes);

@@ -9,6 +9,7 @@
 #include "apps/training/task.h"
 #include "engine/check.h"
 #include "engine/communicator.h"
+#include "engine/finite_guard.h"
 #include "models/generation.h"
 
 namespace runnel {
@@ -127,7 +128,7 @@ std::vector<double> nll_by_position(const AutoregressiveTransformer& model, cons
     for (int64_t first = part * each; first < end; first += at_once) {
       const ByteBatch batch =
           byte_batch(images, first, std::min(at_once, end - first), model.device(), class_conditional);
-      const std::vector<float> nll = byte_nll(model(batch.tokens), batch.targets).to_vector();
+      const std::vector<float> nll = finite_output(byte_nll(model(batch.tokens), batch.targets));
       for (size_t i = 0; i < nll.size(); ++i) sum[i % length] += nll[i];
       if (progress) progress(std::min(first + at_once, end), images.count);
     }

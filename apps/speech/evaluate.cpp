@@ -11,6 +11,7 @@
 #include "datasets/batch.h"
 #include "engine/check.h"
 #include "engine/communicator.h"
+#include "engine/finite_guard.h"
 #include "ops/ops.h"
 
 namespace runnel {
@@ -38,7 +39,7 @@ std::vector<Transcription> transcribe(const Transcriber& model, const SpeechSet&
     for (int64_t i = first; i < std::min(first + batch, count); ++i)
       together.push_back(utterances[order[static_cast<size_t>(i)]]);
     const SpeechBatch in = speech_batch(set, together, model.config.max_length, model.config.bins / set.bins);
-    const std::vector<float> logits = model(in.features.to(device), in.lengths.to(device)).to_vector();
+    const std::vector<float> logits = finite_output(model(in.features.to(device), in.lengths.to(device)));
     const auto row = std::ssize(logits) / std::ssize(together);
     std::vector<double> numbers;  // without those of the padding
     for (int64_t i = 0; i < std::ssize(together); ++i)

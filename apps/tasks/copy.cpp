@@ -14,6 +14,7 @@
 #include "datasets/copy_task.h"
 #include "engine/check.h"
 #include "engine/communicator.h"
+#include "engine/finite_guard.h"
 #include "models/checkpoint.h"
 #include "models/decoder.h"
 
@@ -117,7 +118,9 @@ int evaluate_copy(EvaluateOptions& options) {
   for (int64_t done = 0; done < options.sequences;) {
     const int64_t size = std::min<int64_t>(64, options.sequences - done);
     const CopyBatch batch = data.batch(key.fold(static_cast<uint64_t>(done)), size);
-    const std::vector<int32_t> guess = argmax(model(batch.tokens.to(options.where())));
+    const Tensor logits = model(batch.tokens.to(options.where()));
+    finite_output(logits);
+    const std::vector<int32_t> guess = argmax(logits);
     for (size_t i = 0; i < guess.size(); ++i)
       if (batch.mask.data()[i] > 0) {
         ++counted;
