@@ -222,7 +222,6 @@ void Trainer::load(const fs::path& path) {
   const TrainState at = train_state(c);
   restore(c.content, path, into);
   at_ = at;
-  learner_.optimizer().set_steps(at_.step);
   const json began = c.data.is_object() ? c.data.value("checksum", json()) : json(), now = task_.data();
   if (now.is_object() && !began.is_null() && began != now.value("checksum", json()))
     warn("runnel: the training data are not those that the run began with; the run goes on with them\n");
