@@ -4,7 +4,7 @@ whether one of them failed. Takes about an hour on two cores.
 
     tests/mutation/run.py                    all of them
     tests/mutation/run.py ops/ cuda/muon     those of which FILE:LINE contains one of these words
-    tests/mutation/run.py --check            only whether each text occurs once
+    tests/mutation/run.py --check            only whether each text occurs once, and each label is a file of tests
 
 Changes in cuda/ are built with the preset emulator, missing barriers with thread, others with release. Run it in a work
 tree of its own (git worktree add ../mutation): what it changes it puts back, but an editor would see it. Environment:
@@ -36,6 +36,9 @@ def read_list():
         before = "\n".join(mutant["-"])
         if text.count(before) != 1:
             sys.exit(f"{mutant['file']}: occurs {text.count(before)} times: {before}")
+        for label in [] if mutant["tests"].startswith("-") else mutant["tests"].split():
+            if not (root / f"tests/test_{label}.cpp").exists():  # ctest would find no test, and fail
+                sys.exit(f"{mutant['file']}: there are no tests called {label}")
         mutant["text"] = text
         mutant["changed"] = text.replace(before, "\n".join(mutant["+"]))
         mutant["name"] = f"{mutant['file']}:{text[:text.index(before)].count(chr(10)) + 1}"
@@ -112,5 +115,5 @@ def main(words):
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
-        sys.exit(print(len(read_list()), "mutants, each text occurs once"))
+        sys.exit(print(len(read_list()), "mutants, each text occurs once, each label is a file of tests"))
     sys.exit(main(sys.argv[1:]))
