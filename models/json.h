@@ -10,7 +10,7 @@ struct JsonLimits {
   int64_t values = 20'000;  // keys, values, beginnings and ends
 };
 
-// Discarded (is_discarded) if the text is not JSON or is beyond the limits.
+// Discarded (is_discarded) if the text is not JSON or is beyond the limits. Takes linear time.
 nlohmann::json parse_json(const std::string& text, const JsonLimits& limits = {});
 
 // For messages: at most 60 characters of valid UTF-8.

@@ -65,10 +65,22 @@ std::string header_of(const SafeTensors& content) {
 
 // What a header says of one tensor.
 struct Entry {
-  std::string name;
-  Shape shape;
+  std::string name, type;
+  Shape shape;  // if the type is one that is read
   int64_t begin, end;
 };
+
+float from_f16(uint16_t bits) {
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  const float size = exponent == 31 ? (fraction ? NAN : INFINITY)
+                     : exponent > 0 ? std::ldexp(static_cast<float>(1024 + fraction), exponent - 25)
+                                    : std::ldexp(static_cast<float>(fraction), -24);  // subnormal, or 0
+  return bits >> 15 ? -size : size;
+}
+float from_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+// Bytes of a number of the types that are read, 0 of others.
+int64_t number_bytes(const std::string& type) { return type == "F32" ? 4 : type == "F16" || type == "BF16" ? 2 : 0; }
 
 Entry read_entry(const std::filesystem::path& path, const std::string& name, const nlohmann::json& json) {
   const auto require = [&](bool holds, const auto&... what) {
@@ -80,20 +92,23 @@ Entry read_entry(const std::filesystem::path& path, const std::string& name, con
   require(json.is_object() && json.contains("dtype") && json.contains("shape") && json.contains("data_offsets"),
           "has no dtype, shape and data_offsets");
   const nlohmann::json &type = json["dtype"], &shape = json["shape"], &offsets = json["data_offsets"];
-  require(type == "F32", "holds ", short_text(type), ", not \"F32\"");
-  require(shape.is_array() && shape.size() <= Shape::max_rank && std::all_of(shape.begin(), shape.end(), whole),
-          "has the impossible shape ", short_text(shape));
+  require(type.is_string(), "has the impossible type ", short_text(type));
+  require(shape.is_array() && std::all_of(shape.begin(), shape.end(), whole), "has the impossible shape ",
+          short_text(shape));
   require(
       offsets.is_array() && offsets.size() == 2 && whole(offsets[0]) && whole(offsets[1]) && offsets[0] <= offsets[1],
       "has the impossible offsets ", short_text(offsets));
-  Entry entry{name, {}, offsets[0].get<int64_t>(), offsets[1].get<int64_t>()};
+  Entry entry{name, type.get<std::string>(), {}, offsets[0].get<int64_t>(), offsets[1].get<int64_t>()};
+  const int64_t bytes = number_bytes(entry.type);
+  if (bytes == 0) return entry;
+  require(shape.size() <= Shape::max_rank, "has the impossible shape ", short_text(shape));
   try {
     entry.shape = Shape(shape.get<std::vector<int64_t>>());
   } catch (const Error&) {
     require(false, "has the impossible shape ", short_text(shape));
   }
   // Shape keeps the number of elements below 2^60, so this does not overflow.
-  require(entry.shape.size() * 4 == entry.end - entry.begin, "has the shape ", entry.shape, " but ",
+  require(entry.shape.size() * bytes == entry.end - entry.begin, "has the shape ", entry.shape, " but ",
           entry.end - entry.begin, " bytes");
   return entry;
 }
@@ -126,6 +141,17 @@ struct OpenFile {
 
   explicit OpenFile(const std::filesystem::path& path);
   bool read(void* to, uint64_t bytes) { return std::fread(to, 1, bytes, file.get()) == bytes; }
+  // Reads so many bytes, a block of full numbers of any type at a time, and gives f each, with its size.
+  template <class F>
+  bool read_blocks(int64_t bytes, const F& f) {
+    std::vector<char> block(static_cast<size_t>(std::min<int64_t>(bytes, 1 << 20)));
+    for (; bytes > 0; bytes -= std::ssize(block)) {
+      block.resize(static_cast<size_t>(std::min<int64_t>(bytes, std::ssize(block))));
+      if (!read(block.data(), block.size())) return false;
+      f(block.data(), block.size());
+    }
+    return true;
+  }
 };
 
 template <class... What>
@@ -168,7 +194,9 @@ std::map<std::string, std::string> metadata_of(const nlohmann::json& json, const
 }
 
 void require_checksum(const OpenFile& file, const Checksum& sum, const std::filesystem::path& path) {
-  require(file.checksum.empty() || file.checksum == sum.text(), path, "its contents do not have its checksum");
+  require(file.checksum.empty() || file.checksum == sum.text(), path,
+          "its contents do not have its checksum (a program that changes them on purpose must leave \"crc32\" out of "
+          "the metadata)");
 }
 
 }  // namespace
@@ -177,13 +205,8 @@ void verify_safetensors(const std::filesystem::path& path) {
   OpenFile file(path);
   Checksum sum;
   sum.add(file.header.data(), file.header.size());
-  std::vector<char> block(1 << 20);
-  for (int64_t left = file.data_size; left > 0;) {
-    const auto bytes = static_cast<size_t>(std::min<int64_t>(left, std::ssize(block)));
-    require(file.read(block.data(), bytes), path, "it cannot be read");
-    sum.add(block.data(), bytes);
-    left -= static_cast<int64_t>(bytes);
-  }
+  const auto add = [&](const char* block, size_t bytes) { sum.add(block, bytes); };
+  require(file.read_blocks(file.data_size, add), path, "it cannot be read");
   require_checksum(file, sum, path);
 }
 
@@ -224,11 +247,25 @@ SafeTensors load_safetensors(const std::filesystem::path& path) {
   Checksum sum;
   sum.add(file.header.data(), file.header.size());
   for (const Entry& entry : entries) {
-    Tensor tensor(entry.shape);
-    const auto bytes = static_cast<uint64_t>(entry.end - entry.begin);
-    require(file.read(tensor.data(), bytes), path, "tensor ", short_text(entry.name), " cannot be read");
-    sum.add(tensor.data(), bytes);
-    content.tensors.push_back({entry.name, tensor});
+    float* to = nullptr;
+    if (number_bytes(entry.type) > 0)
+      to = content.tensors.emplace_back(NamedTensor{entry.name, Tensor(entry.shape)}).tensor.data();
+    const auto take = [&](const char* block, size_t bytes) {
+      sum.add(block, bytes);
+      if (!to) return;
+      if (entry.type == "F32") {
+        std::memcpy(to, block, bytes);
+        to += bytes / sizeof(float);
+        return;
+      }
+      for (const char* half = block; half < block + bytes; half += sizeof(uint16_t)) {
+        uint16_t bits;
+        std::memcpy(&bits, half, sizeof bits);
+        *to++ = entry.type == "F16" ? from_f16(bits) : from_bf16(bits);
+      }
+    };
+    require(file.read_blocks(entry.end - entry.begin, take), path, "tensor ", short_text(entry.name),
+            " cannot be read");
   }
   require_checksum(file, sum, path);
   return content;
@@ -239,7 +276,8 @@ void restore(const SafeTensors& content, const std::filesystem::path& path, Para
   for (const auto& [name, tensor] : content.tensors) by_name[name] = &tensor;
   for (const auto& [name, tensor] : into) {
     const auto found = by_name.find(name);
-    check(found != by_name.end(), path.string(), " belongs to another model: it has no tensor \"", name, "\"");
+    check(found != by_name.end(), path.string(), " belongs to another model: it has no tensor \"", name,
+          "\" of type F32, F16 or BF16");
     check(found->second->shape() == tensor.shape(), path.string(), " belongs to another model: \"", name, "\" is ",
           found->second->shape(), ", not ", tensor.shape());
     const std::vector<float> values = found->second->to_vector();

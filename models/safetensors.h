@@ -19,8 +19,9 @@ struct SafeTensors {
 void save_safetensors(const std::filesystem::path& path, const SafeTensors& content);
 
 // Throws Error that names the file and what is wrong with it: missing, truncated, header too long or not JSON, sizes
-// that do not match, overlap or lie past the end, a type other than F32, contents that do not have their checksum
-// (files of other programs need not have one). Refusing a file takes at most 64 MB and twice its size.
+// that do not match, overlap or lie past the end, contents that do not have their checksum (files of other programs
+// need not have one). F16 and BF16 become float32; tensors of other types are left out. Refusing a file takes at most
+// 64 MB and twice its size.
 SafeTensors load_safetensors(const std::filesystem::path& path);
 
 // Only the metadata, without reading the tensors. Throws Error that names the file if its header is damaged.

@@ -187,9 +187,8 @@ TEST_CASE("robustness: a damaged last checkpoint: the run goes on from the one b
   CHECK(box.run("copy train --resume --out run", 4000).status == 1);  // a full disk
   CHECK(read(box.folder / "run" / "previous.safetensors") == previous);
   const Result resumed = succeed(box, "copy train --resume --out run");
-  CHECK(contains(resumed.err,
-                 "run/last.safetensors is damaged: its contents do not have its checksum; the run goes on "
-                 "from run/previous.safetensors\n"));
+  CHECK(contains(resumed.err, "run/last.safetensors is damaged: its contents do not have its checksum ("));
+  CHECK(contains(resumed.err, "; the run goes on from run/previous.safetensors\n"));
   CHECK(contains(resumed.out, "resuming at step 10"));
   CHECK(read(last) == read(box.folder / "whole" / "last.safetensors"));
   CHECK(untimed(box.folder / "run" / "metrics.csv") == untimed(box.folder / "whole" / "metrics.csv"));

@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -118,13 +119,13 @@ TEST_CASE("safetensors: the error for a damaged file names the file and the dama
       {"deep type", file_of(one("\"dtype\":" + std::string(100'000, '[')), 0), "not a JSON object"},
       {"deep shape", file_of(one(R"("dtype":"F32","shape":[[[1]]],"data_offsets":[0,4])"), 4), "not a JSON object"},
       {"a million lists", file_of("{\"t\":[" + lists + "[]]}", 0), "not a JSON object"},
-      {"a long type",
-       file_of(one("\"dtype\":\"" + std::string(100'000, 'F') + "\",\"shape\":[],\"data_offsets\":[]"), 0),
-       "holds \"FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF..., not"},
+      {"a long name", file_of("{\"" + std::string(100'000, 'F') + "\":1}", 0),
+       "tensor \"FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF... has no"},
       {"tensor is no object", file_of("{\"t\":1}", 0), "has no dtype, shape and data_offsets"},
       {"nothing in it", file_of(one(""), 0), "has no dtype, shape and data_offsets"},
-      {"half precision", file_of(one(R"("dtype":"F16","shape":[2],"data_offsets":[0,4])"), 4), "holds \"F16\""},
-      {"type is a number", file_of(one(R"("dtype":32,"shape":[2],"data_offsets":[0,8])"), 8), "holds 32"},
+      {"half precision", file_of(one(R"("dtype":"F16","shape":[2],"data_offsets":[0,8])"), 8), "[2] but 8 bytes"},
+      {"type is a number", file_of(one(R"("dtype":32,"shape":[2],"data_offsets":[0,8])"), 8), "impossible type 32"},
+      {"integers past the end", file_of(one(R"("dtype":"I64","shape":[1],"data_offsets":[0,8])"), 7), "byte 8 of 7"},
       {"negative size", file_of(one(R"("dtype":"F32","shape":[-2],"data_offsets":[0,8])"), 8), "impossible shape [-2]"},
       {"fractional size", file_of(one(R"("dtype":"F32","shape":[2.5],"data_offsets":[0,8])"), 8), "impossible shape"},
       {"size of 2^63", file_of(one(R"("dtype":"F32","shape":[9223372036854775808],"data_offsets":[0,8])"), 8),
@@ -189,8 +190,10 @@ TEST_CASE("safetensors: any byte that changes is refused, but in files of other 
       if (i >= 8) check_fails([&] { verify_safetensors(path); }, "is damaged");
     }
   std::string foreign = whole;
-  foreign.replace(foreign.find("crc32"), 5, "other");
   foreign.back() = '\1';
+  write(path, foreign);
+  check_fails([&] { load_safetensors(path); }, "must leave \"crc32\" out of the metadata)");
+  foreign.replace(foreign.find("crc32"), 5, "other");
   write(path, foreign);
   CHECK(load_safetensors(path).metadata.contains("other"));
 }
@@ -208,6 +211,41 @@ TEST_CASE("safetensors: tensors may lie in another order than their names") {
                       R"("b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
                       8));
   CHECK(load_safetensors(path).tensors[0].name == "b");
+}
+
+TEST_CASE("safetensors: a header of many tensors takes linear time") {
+  const Folder folder;
+  std::string header = "{";
+  for (int i = 0; i < 70'000; ++i)
+    header += (i ? ",\"" : "\"") + std::to_string(i) + R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})";
+  write(folder.path / "many", file_of(header + "}", 0));
+  CHECK(load_safetensors(folder.path / "many").tensors.size() == 70'000);
+}
+
+TEST_CASE("safetensors: F16 and BF16 become float32, and tensors of other types are left out") {
+  const Folder folder;
+  const fs::path path = folder.path / "halves";
+  const uint16_t halves[] = {0x3c00, 0xc001, 0x0001, 0x83ff, 0x7bff, 0x8000, 0x7c00, 0xfe00}, one = 0x3f80,
+                 largest = 0xff7f;
+  std::string data(8, '\1');  // an integer
+  data.append(reinterpret_cast<const char*>(halves), sizeof halves);
+  data.append(reinterpret_cast<const char*>(&one), sizeof one).append(reinterpret_cast<const char*>(&largest), 2);
+  const std::string header = R"({"n":{"dtype":"I64","shape":[1,1,1,1,1,1,1],"data_offsets":[0,8]},)"
+                             R"("f":{"dtype":"F16","shape":[2,4],"data_offsets":[8,24]},)"
+                             R"("b":{"dtype":"BF16","shape":[2],"data_offsets":[24,28]}})";
+  write(path, little_endian(header.size()) + header + data);
+  const SafeTensors loaded = load_safetensors(path);
+  REQUIRE(loaded.tensors.size() == 2);
+  CHECK(loaded.tensors[0].tensor.shape() == Shape{2, 4});
+  const std::vector<float> f = loaded.tensors[0].tensor.to_vector(), b = loaded.tensors[1].tensor.to_vector();
+  CHECK(std::vector(f.begin(), f.begin() + 5) ==
+        std::vector<float>{1, -2 - 0x1p-9f, 0x1p-24f, -0x1p-14f + 0x1p-24f, 65504});
+  CHECK(f[5] == 0);
+  CHECK(std::signbit(f[5]));
+  CHECK(f[6] == INFINITY);
+  CHECK(std::isnan(f[7]));
+  CHECK(b == std::vector<float>{1, -0x1.fep127f});
+  check_fails([&] { restore(loaded, "file", {{"n", Tensor(Shape{1})}}); }, "no tensor \"n\" of type F32, F16 or BF16");
 }
 
 TEST_CASE("safetensors: restore copies all tensors by name, or none") {
