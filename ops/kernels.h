@@ -283,11 +283,13 @@ KERNEL(softmax_attention_step(float* y, float* k_cache, float* v_cache, const fl
                               const int32_t* position, AttentionSizes sizes))
 
 // A BlockPattern (ops.h): query block r sees the key blocks keys[first_key[r]] .. keys[first_key[r + 1] - 1], and key
-// block c is seen by the query blocks queries[first_query[c]] .., all ascending.
+// block c is seen by the query blocks queries[first_query[c]] .., all ascending. If it is by length, a sequence whose
+// keys fill n blocks, in part or whole, has number n of so many such lists, one after another.
 struct BlockLists {
   int64_t query_block, key_block;  // positions in a block; the last ones may have fewer
   const int32_t *first_key, *keys, *first_query, *queries;
   std::optional<Band> band;
+  bool by_length;
 };
 // Softmax attention of each query to the keys of the listed blocks, in the band if there is one; y and l [B,H,L] as
 // above, l infinity where a query sees no key.

@@ -214,14 +214,16 @@ Tensor softmax_attention_step(const Tensor& q, const Tensor& k, const Tensor& v,
 
 // Which keys queries see in block_sparse_attention: those of query block r see all keys of the blocks seen[r], numbers
 // in ascending order; or those of them that lie in a band. Positions [r n, (r + 1) n) are block r of blocks of n; the
-// last block may be shorter.
+// last block may be shorter. By length: seen[n R + r] are those of query block r of R where the mask's length leaves n
+// key blocks, for n from 0 to all of them.
 struct BlockPattern {
   BlockPattern(int64_t query_block, int64_t key_block, const std::vector<std::vector<int32_t>>& seen,
-               int64_t key_blocks, Device device, std::optional<Band> band = {});
+               int64_t key_blocks, Device device, std::optional<Band> band = {}, bool by_length = false);
   int64_t query_block, key_block;  // positions
   Indices first_key, keys;         // seen[r] is keys[first_key[r]] .. keys[first_key[r + 1] - 1]
   Indices first_query, queries;    // the same from the keys' side: the query blocks that see a key block
   std::optional<Band> band;
+  bool by_length;
 };
 // Softmax attention of each query to the keys that the pattern and the mask let it see. Time and memory grow with the
 // pairs of blocks that are listed.

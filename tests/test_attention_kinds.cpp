@@ -478,6 +478,23 @@ TEST_CASE("attention kinds: padding changes neither valid outputs nor their grad
   });
 }
 
+TEST_CASE("attention kinds: a sequence alone gives what it gives padded, beside a longer one") {
+  for_each_form([](const Case& c) {
+    const Indices lengths(Shape{batch}, {7, static_cast<int32_t>(length)}, c.device);
+    const auto alone = [&](const Tensor& x) {
+      return Tensor(Shape{1, 7, x.shape()[2], x.size() / (batch * length * x.shape()[2])}, before(x, 7, 0), c.device);
+    };
+    const Tensor q = queries(1, c.device), k = queries(2, c.device), v = values(3, c.device);
+    const Tensor x = layer_input(c.device), none;
+    const bool shared = c.kind->shared_query_key;
+    const Tensor padded = (*c.layer)(q, shared ? none : k, v, {.lengths = lengths, .input = x});
+    const Tensor y = (*c.layer)(alone(q), shared ? none : alone(k), alone(v),
+                                {.input = Tensor(Shape{1, 7, heads * e}, before(x, 7, 0), c.device)});
+    const std::vector<float> expected = before(padded, 7, 0);
+    check_close(y, {expected.begin(), expected.end()}, rounding);
+  });
+}
+
 TEST_CASE("attention kinds: a causal output does not depend on later positions") {
   for_each_form([](const Case& c) {
     if (!c.causal) return;

@@ -17,7 +17,9 @@ struct Case {
   Tensor q, k, v;
   Indices lengths;  // or empty
   std::optional<Band> band;
-  Case(const std::array<int64_t, 8>& sizes, bool is_causal, bool padded, Device device, bool banded = false)
+  bool by_length;
+  Case(const std::array<int64_t, 8>& sizes, bool is_causal, bool padded, Device device, bool banded = false,
+       bool of_length = false)
       : b(sizes[0]),
         l(sizes[1]),
         s(is_causal ? sizes[1] : sizes[2]),
@@ -29,30 +31,34 @@ struct Case {
         causal(is_causal),
         q(random_tensor(Shape{b, l, h, e}, 1, -2, 2, device)),
         k(random_tensor(Shape{b, s, h, e}, 2, -2, 2, device)),
-        v(random_tensor(Shape{b, s, h, m}, 3, -2, 2, device)) {
+        v(random_tensor(Shape{b, s, h, m}, 3, -2, 2, device)),
+        by_length(of_length) {
     if (banded) band = Band{.reach = s / 6, .global = s / 12};
     const Key key{11};
     uint64_t draw = 0;
-    for (int64_t r = 0; r * query_block < l; ++r) {
-      seen.emplace_back();
-      for (int64_t c = 0; c < key_blocks(); ++c)
-        if (key.below(draw++, 3) == 0 && r != 1) seen.back().push_back(static_cast<int32_t>(c));
-    }
+    for (int64_t n = 0; n <= (by_length ? key_blocks() : 0); ++n)
+      for (int64_t r = 0; r < query_blocks(); ++r) {
+        seen.emplace_back();
+        for (int64_t c = 0; c < key_blocks(); ++c)
+          if (key.below(draw++, 3) == 0 && r != 1) seen.back().push_back(static_cast<int32_t>(c));
+      }
     if (!padded) return;
     std::vector<int32_t> some;  // none, all, and what is between
     for (int64_t n = 0; n < b; ++n) some.push_back(static_cast<int32_t>(n == 0 ? 0 : n == 1 ? s : s - s / (n + 1)));
     lengths = Indices(Shape{b}, some, device);
   }
+  int64_t query_blocks() const { return (l + query_block - 1) / query_block; }
   int64_t key_blocks() const { return (s + key_block - 1) / key_block; }
-  BlockPattern pattern() const { return {query_block, key_block, seen, key_blocks(), q.device(), band}; }
+  BlockPattern pattern() const { return {query_block, key_block, seen, key_blocks(), q.device(), band, by_length}; }
   AttentionMask mask() const { return {causal, lengths}; }
   Tensor run(const std::vector<Tensor>& in) const {
     return block_sparse_attention(in[0], in[1], in[2], pattern(), mask());
   }
   bool sees(int64_t n, int64_t i, int64_t j) const {
-    const auto& list = seen[static_cast<size_t>(i / query_block)];
-    return std::count(list.begin(), list.end(), j / key_block) > 0 && (!causal || j <= i) &&
-           (!lengths || j < lengths.to_vector()[static_cast<size_t>(n)]) &&
+    const int64_t end = lengths ? lengths.to_vector()[static_cast<size_t>(n)] : s;
+    const int64_t first = by_length ? (end + key_block - 1) / key_block * query_blocks() : 0;
+    const auto& list = seen[static_cast<size_t>(first + i / query_block)];
+    return std::count(list.begin(), list.end(), j / key_block) > 0 && (!causal || j <= i) && j < end &&
            (!band || std::abs(i - j) <= band->reach || j < band->global);
   }
 };
@@ -117,15 +123,18 @@ void for_all(const std::vector<std::array<int64_t, 8>>& sizes, const std::functi
     for (const auto& shape : sizes)
       for (const bool causal : {false, true})
         for (const bool padded : {false, true})
-          for (const bool banded : {false, true}) {
-            CAPTURE(shape[1]);
-            CAPTURE(shape[6]);
-            CAPTURE(causal);
-            CAPTURE(padded);
-            CAPTURE(banded);
-            CAPTURE(name(device));
-            f(Case(shape, causal, padded, device, banded));
-          }
+          for (const bool banded : {false, true})
+            for (const bool by_length : {false, true}) {
+              if (by_length && (banded || !padded)) continue;
+              CAPTURE(shape[1]);
+              CAPTURE(shape[6]);
+              CAPTURE(causal);
+              CAPTURE(padded);
+              CAPTURE(banded);
+              CAPTURE(by_length);
+              CAPTURE(name(device));
+              f(Case(shape, causal, padded, device, banded, by_length));
+            }
 }
 
 Lists diagonal(int64_t blocks) {
@@ -221,6 +230,11 @@ TEST_CASE("block_sparse_attention names what does not match") {
   check_fails([&] { pattern({{0}, {2}}); }, "block pattern: query block 1 sees key block 2 of 2");
   check_fails([&] { pattern({{1, 0}, {}}); }, "block pattern: the key blocks of query block 0 are not ascending");
   check_fails([&] { pattern({{0}}, 0); }, "block pattern: blocks of 0 queries and 0 keys");
+  check_fails(
+      [&] {
+        BlockPattern(5, 5, {{0}, {1}}, 2, Device::cpu, {}, true);
+      },
+      "block pattern: 2 lists for 3 numbers of key blocks");
   const auto with_band = [](Band band) { BlockPattern(5, 5, {{0}, {1}}, 2, Device::cpu, band); };
   check_fails([&] { with_band({.reach = -1, .global = 2}); },
               "block pattern: a band with a reach of -1 and 2 global keys");

@@ -177,7 +177,7 @@ std::vector<Kernel> kernels(Device device) {
   const BlockPattern pattern(local, local, own_block, std::ssize(own_block), device);
   const auto lists_of = [](const BlockPattern& p) {
     return BlockLists{p.query_block,    p.key_block, p.first_key.data(), p.keys.data(), p.first_query.data(),
-                      p.queries.data(), p.band};
+                      p.queries.data(), p.band,      p.by_length};
   };
   const double nearby = S * L * std::min<double>(L, local) / 2;
   CASE(4 * N, 4 * nearby * E, block_sparse_attention_forward, x0.data(), l.data(), a.data(), b.data(), c.data(),

@@ -19,6 +19,7 @@ struct BlockSparseArguments : SoftmaxOperands {
   int parts;                      // blocks of threads for a block of rows
   const int32_t *first, *others;  // block r of rows meets others[first[r]] .. others[first[r + 1] - 1]
   int reach, global;              // of the band
+  int key_block;                  // positions, if the lists are by length; else 0
 };
 
 // Launch: x: sequences times blocks of rows times their parts, y: tiles of 32 columns; `loaders` threads.
@@ -46,8 +47,9 @@ __global__ void __launch_bounds__(loaders, 3) block_sparse_attention_kernel(Bloc
 
   // Blocks of the list in which no pair is seen are left out.
   const int key_end = x.lengths ? x.lengths[n / s.heads] : all_keys;
-  const int32_t* list = x.others + x.first[r];
-  int count = x.first[r + 1] - x.first[r];
+  const int lists = x.key_block ? (key_end + x.key_block - 1) / x.key_block * (row_blocks / x.parts) : 0;
+  const int32_t* list = x.others + x.first[lists + r];
+  int count = x.first[lists + r + 1] - x.first[lists + r];
   if constexpr (keys) {
     if (first >= key_end) count = 0;
     if (s.causal)
@@ -116,6 +118,7 @@ void launch_attention(BlockSparseArguments& x, const BlockLists& pattern) {
   x.parts = static_cast<int>((row_block + rows - 1) / rows);
   x.first = keys ? pattern.first_query : pattern.first_key;
   x.others = keys ? pattern.queries : pattern.keys;
+  x.key_block = pattern.by_length ? static_cast<int>(pattern.key_block) : 0;
   const int64_t blocks = s.sequences() * ((length + row_block - 1) / row_block) * x.parts;
   launch("block_sparse_attention",
          precision() == Precision::f32 ? block_sparse_attention_kernel<Float32, result, banded>

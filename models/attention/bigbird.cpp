@@ -1,7 +1,7 @@
 // BigBird (Zaheer et al. 2020), its block form: a query block sees its neighbours in a window, the first and the last
 // block, which are global, and some blocks drawn at random; the global blocks see everything. What is drawn differs
-// from layer to layer and never changes. The causal form, which the paper does not have, hides later keys; its last
-// block is not global, since which one it is depends on what follows.
+// from layer to layer and with the number of a sequence's own blocks, padding left out. The causal form, which the
+// paper does not have, hides later keys; its last block is not global, since which one it is depends on what follows.
 #include <algorithm>
 #include <set>
 
@@ -17,6 +17,7 @@ struct BigBird {
   Key key;
 
   std::vector<int32_t> operator()(int64_t r, BlockSparseAttention::Blocks count) const {
+    if (r >= count.queries) return {};
     const int64_t last = causal ? r : count.keys - 1;
     std::set<int32_t> seen;
     const auto add = [&](int64_t c) {
@@ -58,7 +59,7 @@ const AttentionKind bigbird{
                         " is even; the window reaches as far to the left as to the right");
       return std::make_unique<BlockSparseAttention>(shape.causal, BlockSparseAttention::Blocks{block, block},
                                                     BigBird{window, number("bigbird-random"), shape.causal, keys.fixed},
-                                                    device);
+                                                    device, std::optional<Band>(), !shape.causal);
     }};
 }  // namespace kinds
 

@@ -1,7 +1,8 @@
 // Softmax attention to listed blocks of keys: local attention, Sparse Transformer, BigBird, Longformer. The arithmetic
 // is that of softmax_attention.cpp, in blocks of 64 queries and of 64 keys which are gathered from the listed blocks
 // one after another: key t of a list lies in its block t / n, n being the positions of a block. Only the last block of
-// a sequence can be shorter, and it is the last of its list. A band hides some keys of the listed blocks.
+// a sequence can be shorter, and it is the last of its list. A band hides some keys of the listed blocks. Lists may
+// depend on the length of a sequence.
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -14,11 +15,15 @@
 namespace runnel {
 namespace {
 
-// The keys that query block r sees: those before `end`, of the blocks in its list.
+int64_t blocks_of(int64_t positions, int64_t block) { return (positions + block - 1) / block; }
+
+// The keys that query block r of a sequence with so many keys sees: those before `end`, of the blocks in its list.
 class KeyList {
  public:
-  KeyList(const BlockLists& pattern, int64_t r, int64_t end)
-      : block_(pattern.key_block), list_(pattern.keys + pattern.first_key[r]) {
+  KeyList(const BlockLists& pattern, const AttentionSizes& s, int64_t keys, int64_t r, int64_t end)
+      : block_(pattern.key_block) {
+    if (pattern.by_length) r += blocks_of(keys, block_) * blocks_of(s.length, pattern.query_block);
+    list_ = pattern.keys + pattern.first_key[r];
     int64_t blocks = pattern.first_key[r + 1] - pattern.first_key[r];
     while (blocks > 0 && list_[blocks - 1] * block_ >= end) --blocks;
     if (blocks > 0) count_ = (blocks - 1) * block_ + std::min(block_, end - list_[blocks - 1] * block_);
@@ -61,9 +66,9 @@ void hide_outside(const std::optional<Band>& band, const Matrix& p, const Gather
 struct QueryRange {
   int64_t r, first, count;
 };
-int64_t ranges_of_block(const BlockLists& pattern) { return (pattern.query_block + block_size - 1) / block_size; }
+int64_t ranges_of_block(const BlockLists& pattern) { return blocks_of(pattern.query_block, block_size); }
 int64_t query_ranges(const BlockLists& pattern, const AttentionSizes& s) {
-  return (s.length + pattern.query_block - 1) / pattern.query_block * ranges_of_block(pattern);
+  return blocks_of(s.length, pattern.query_block) * ranges_of_block(pattern);
 }
 QueryRange query_range(const BlockLists& pattern, const AttentionSizes& s, int64_t number) {
   const int64_t r = number / ranges_of_block(pattern);
@@ -89,8 +94,8 @@ void cpu::block_sparse_attention_forward(float* y, float* l, const float* q, con
       for (int64_t number = 0; number < query_ranges(pattern, s); ++number) {
         const QueryRange range = query_range(pattern, s, number);
         if (range.count == 0) continue;
-        const int64_t end = key_end(s, seen_keys(lengths, s, n), range);
-        const KeyList list(pattern, range.r, end);
+        const int64_t seen = seen_keys(lengths, s, n), end = key_end(s, seen, range);
+        const KeyList list(pattern, s, seen, range.r, end);
         begin_queries(b, of_queries(s, q, n, s.e), range.first, range.count, score_scale(s));
         for (int64_t t = 0; t < list.count(); t += block_size) {
           const GatheredKeys keys(list, t);
@@ -131,7 +136,7 @@ void cpu::block_sparse_attention_backward(float* dq, float* dk, float* dv, const
         const QueryRange range = query_range(pattern, s, number);
         if (range.count == 0) continue;
         const int64_t end = key_end(s, x.key_end, range);
-        const KeyList list(pattern, range.r, end);
+        const KeyList list(pattern, s, x.key_end, range.r, end);
         load_queries(b, x, range.first, range.count, scale);
         b.dq.clear();
         for (int64_t t = 0; t < list.count(); t += block_size) {
@@ -177,22 +182,27 @@ std::pair<Indices, Indices> flattened(const std::vector<std::vector<int32_t>>& l
 
 BlockPattern::BlockPattern(int64_t query_positions, int64_t key_positions,
                            const std::vector<std::vector<int32_t>>& seen, int64_t key_blocks, Device device,
-                           std::optional<Band> only)
-    : query_block(query_positions), key_block(key_positions), band(only) {
+                           std::optional<Band> only, bool of_length)
+    : query_block(query_positions), key_block(key_positions), band(only), by_length(of_length) {
   check(query_block > 0 && key_block > 0, "block pattern: blocks of ", query_block, " queries and ", key_block,
         " keys");
   constexpr int64_t most = std::numeric_limits<int32_t>::max();
   check(!band || (band->reach >= 0 && band->reach <= most && band->global >= 0 && band->global <= most),
         "block pattern: a band with a reach of ", band ? band->reach : 0, " and ", band ? band->global : 0,
         " global keys");
-  std::vector<std::vector<int32_t>> seen_by(static_cast<size_t>(key_blocks));
-  for (size_t r = 0; r < seen.size(); ++r)
-    for (size_t i = 0; i < seen[r].size(); ++i) {
-      const int32_t c = seen[r][i];
+  const size_t all_keys = static_cast<size_t>(key_blocks), patterns = by_length ? all_keys + 1 : 1;
+  check(seen.size() % patterns == 0, "block pattern: ", seen.size(), " lists for ", patterns, " numbers of key blocks");
+  const size_t query_blocks = seen.size() / patterns;
+  std::vector<std::vector<int32_t>> seen_by(patterns * all_keys);
+  for (size_t row = 0; row < seen.size(); ++row) {
+    const size_t r = row % query_blocks, first = row / query_blocks * all_keys;
+    for (size_t i = 0; i < seen[row].size(); ++i) {
+      const int32_t c = seen[row][i];
       check(c >= 0 && c < key_blocks, "block pattern: query block ", r, " sees key block ", c, " of ", key_blocks);
-      check(i == 0 || seen[r][i - 1] < c, "block pattern: the key blocks of query block ", r, " are not ascending");
-      seen_by[static_cast<size_t>(c)].push_back(static_cast<int32_t>(r));
+      check(i == 0 || seen[row][i - 1] < c, "block pattern: the key blocks of query block ", r, " are not ascending");
+      seen_by[first + static_cast<size_t>(c)].push_back(static_cast<int32_t>(r));
     }
+  }
   std::tie(first_key, keys) = flattened(seen, device);
   std::tie(first_query, queries) = flattened(seen_by, device);
 }
@@ -202,8 +212,9 @@ Tensor block_sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   const char* const op = "block_sparse_attention";
   const AttentionSizes s = check_attention(op, q, k, v, mask);
   device_of(op, q, pattern.first_key, pattern.keys, pattern.first_query, pattern.queries);
+  const int64_t patterns = pattern.by_length ? blocks_of(s.key_length, pattern.key_block) + 1 : 1;
   const auto check_blocks = [&](const char* name, const Tensor& x, const Indices& first, int64_t positions) {
-    check(first.size() - 1 == (x.shape()[1] + positions - 1) / positions, op, ": a pattern of ", first.size() - 1,
+    check(first.size() - 1 == patterns * blocks_of(x.shape()[1], positions), op, ": a pattern of ", first.size() - 1,
           " blocks of ", positions, " does not match ", name, " ", x.shape());
   };
   check_blocks("q", q, pattern.first_key, pattern.query_block);
@@ -212,7 +223,7 @@ Tensor block_sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   const Indices lengths = mask.lengths;
   const auto lists = [](const BlockPattern& p) {
     return BlockLists{p.query_block,    p.key_block, p.first_key.data(), p.keys.data(), p.first_query.data(),
-                      p.queries.data(), p.band};
+                      p.queries.data(), p.band,      p.by_length};
   };
   Tensor y(q.shape().with_last(s.m), q.device()), l(Shape{s.batch, s.heads, s.length}, q.device());
   DISPATCH(q.device(), block_sparse_attention_forward(y.data(), l.data(), q.data(), k.data(), v.data(), lists(pattern),
