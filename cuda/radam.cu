@@ -89,10 +89,10 @@ __global__ void radam_step_kernel(Tensors tensors, const float* squares, const f
 
   const double global_scale = clipping(sqrtf(all_squares[0]), step.global_clip);
   const double norm = global_scale * static_cast<double>(sqrtf(squares[blockIdx.y]));
-  const float scale = static_cast<float>(global_scale * clipping(norm, step.clip)), eps = static_cast<float>(step.eps);
+  const float scale = static_cast<float>(global_scale * clipping(norm, step.clip));
   const float beta1 = static_cast<float>(step.beta1), rest1 = static_cast<float>(1 - step.beta1);
   const float beta2 = static_cast<float>(step.beta2), rest2 = static_cast<float>(1 - step.beta2);
-  const float size = rates[0], decay = rates[1];
+  const float size = rates[0], decay = rates[1], eps = rates[3];
   const bool adaptive = rates[2] > 0;
   for (int64_t i = first_element(); i < n; i += element_step()) {
     const float g = scale * gradient[i];

@@ -4,7 +4,8 @@
 // n = n_max - 2 t beta2^t / (1 - beta2^t), n_max = 2 / (1 - beta2) - 1, the number of gradients that v effectively
 // averages at step t, the step is scaled by
 //   rectification = sqrt((n - 4) / (n_max - 4)  (n - 2) / (n_max - 2)  n_max / n)    from n >= 5 on,
-// and before that (5 steps with beta2 = 0.999) it is momentum without v. AdamW is the same without rectification.
+// and before that (5 steps with beta2 = 0.999) it is momentum without v. AdamW is the same without rectification, but
+// for eps: its authors add it to sqrt(v / (1 - beta2^t)), those of RAdam (in their code) to sqrt(v).
 #include "models/optimizer.h"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ RAdam::RAdam(Parameters parameters, RAdamOptions options) : parameters_(std::mov
     m_.push_back(Tensor::full(tensor.shape(), 0, tensor.device()));
     v_.push_back(Tensor::full(tensor.shape(), 0, tensor.device()));
   }
-  if (!parameters_.empty()) rates_ = Tensor(Shape{3}, parameters_[0].tensor.device());
+  if (!parameters_.empty()) rates_ = Tensor(Shape{4}, parameters_[0].tensor.device());
 }
 
 Tensor squared_norms(const Parameters& parameters, const Gradients& gradients) {
@@ -44,11 +45,13 @@ void RAdam::begin_update() {
   const double n_max = 2 / (1 - o.beta2) - 1;
   const double n = n_max - 2 * t * beta2_t / (1 - beta2_t);
   const bool adaptive = n >= 5 || !o.rectify;
+  const double correction = std::sqrt(1 - beta2_t);  // of sqrt(v)
   double size = o.lr / (1 - std::pow(o.beta1, t));
-  if (adaptive) size *= std::sqrt(1 - beta2_t);
+  if (adaptive) size *= correction;
   if (adaptive && o.rectify) size *= std::sqrt((n - 4) / (n_max - 4) * (n - 2) / (n_max - 2) * n_max / n);
   const float decay = static_cast<float>(o.weight_decay * o.lr);
-  if (rates_) assign(rates_, Tensor(Shape{3}, {static_cast<float>(size), decay, adaptive ? 1.0f : 0.0f}));
+  const float eps = static_cast<float>(o.rectify ? o.eps : o.eps * correction);
+  if (rates_) assign(rates_, Tensor(Shape{4}, {static_cast<float>(size), decay, adaptive ? 1.0f : 0.0f, eps}));
 }
 
 void RAdam::update(const Gradients& gradients, const Tensor& squares, int64_t first) {
@@ -59,7 +62,7 @@ void RAdam::update(const Gradients& gradients, const Tensor& squares, int64_t fi
     all.push_back({parameter, m_[i], v_[i], gradients.of(parameter)});
   }
   const RAdamOptions& o = options_;
-  radam_step(std::move(all), squares, first, rates_, {o.beta1, o.beta2, o.eps, o.clip, o.global_clip});
+  radam_step(std::move(all), squares, first, rates_, {o.beta1, o.beta2, o.clip, o.global_clip});
 }
 
 Parameters RAdam::state() const {
@@ -71,7 +74,8 @@ Parameters RAdam::state() const {
   return state;
 }
 
-Muon::Muon(Parameters matrices, double lr) : matrices_(std::move(matrices)), lr_(lr) {
+Muon::Muon(Parameters matrices, double lr, double weight_decay)
+    : matrices_(std::move(matrices)), lr_(lr), weight_decay_(weight_decay) {
   for (const auto& [name, tensor] : matrices_) {
     check(tensor.shape().rank() == 2, "Muon: ", name, " ", tensor.shape(), " is not a matrix");
     m_.push_back(Tensor::full(tensor.shape(), 0, tensor.device()));
@@ -84,9 +88,9 @@ void Muon::begin_update() {
   constexpr double size = 0.4;
   // Steps of one size let weights wander ever further from 0: without decay a feed-forward layer soon outweighs what it
   // is added to, and a run of an hour grows worse. Where steps of size s agree for some 20 updates, weights stay near
-  // s sqrt(20 / (2 decay)): a tenth, for a learning rate of 1e-3.
-  constexpr double decay = 0.3;
-  if (rates_) assign(rates_, Tensor(Shape{2}, {static_cast<float>(size * lr_), static_cast<float>(decay * lr_)}));
+  // s sqrt(20 / (2 decay)): a tenth, for a learning rate of 1e-3 and a decay of 0.3.
+  const double decay = weight_decay_ * lr_;
+  if (rates_) assign(rates_, Tensor(Shape{2}, {static_cast<float>(size * lr_), static_cast<float>(decay)}));
 }
 
 void Muon::update(const Gradients& gradients, const Tensor& squares) {
@@ -139,7 +143,7 @@ Optimizer::Optimizer(const Parameters& parameters, RAdamOptions options, bool mu
     : all_(parameters),
       muons_(muon ? std::ranges::count_if(parameters, suits_muon) : 0),
       radam_({}, options),
-      muon_({}, options.lr) {
+      muon_({}, options.lr, options.muon_decay) {
   if (muon) std::stable_partition(all_.begin(), all_.end(), suits_muon);
   if (divided && processes().size() > 1) owners_ = divided_evenly(all_);
   std::vector<int32_t> rows;
@@ -152,7 +156,7 @@ Optimizer::Optimizer(const Parameters& parameters, RAdamOptions options, bool mu
   rows.push_back(static_cast<int32_t>(all_.size()));
   if (!all_.empty()) rows_ = Indices(Shape{std::ssize(rows)}, rows).to(all_[0].tensor.device());
   radam_ = RAdam({own_.begin() + own_muons, own_.end()}, options);
-  muon_ = Muon({own_.begin(), own_.begin() + own_muons}, options.lr);
+  muon_ = Muon({own_.begin(), own_.begin() + own_muons}, options.lr, options.muon_decay);
   own_muons_ = own_muons;
 }
 

@@ -16,6 +16,7 @@ struct RAdamOptions {
   double eps = 1e-8;
   bool rectify = true;         // false: AdamW (Loshchilov and Hutter 2019)
   double weight_decay = 0.01;  // decoupled: p -= weight_decay lr p
+  double muon_decay = 0.3;     // the same, of the matrices that Muon updates
   double clip = 1;             // each tensor's gradient is scaled down to this norm; 0: never
   double global_clip = 0;      // all gradients together are scaled down to this norm; 0: never
 };
@@ -52,7 +53,7 @@ class RAdam {
 
 class Muon {
  public:
-  Muon(Parameters matrices, double lr);
+  Muon(Parameters matrices, double lr, double weight_decay);
 
   // As RAdam's; squares[i] is that of matrix i. Matrices the loss does not depend on are an error.
   void begin_update();
@@ -64,7 +65,7 @@ class Muon {
   Parameters matrices_;
   std::vector<Tensor> m_;
   Tensor rates_;  // of muon_step
-  double lr_;
+  double lr_, weight_decay_;
 };
 
 // What a run trains with: RAdam, or Muon for the value, output and feed-forward matrices and RAdam for the rest.

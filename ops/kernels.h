@@ -385,7 +385,7 @@ struct RAdamTensor {
 // tensors: an array in host memory.
 KERNEL(sums_of_squares(float* squares, const RAdamTensor* tensors, int64_t count))
 // What changes from update to update lies in device memory, so that a captured update (engine/replay.h) can be
-// replayed: squares as above, and rates = {size, decay, adaptive}, with which
+// replayed: squares as above, and rates = {size, decay, adaptive, eps}, with which
 //   parameter -= decay parameter + size m / (adaptive ? sqrt(v) + eps : 1).
 // If the last of the squares is not finite, nothing changes.
 KERNEL(radam_step(const RAdamTensor* tensors, int64_t count, const float* squares, const float* rates, RAdamStep step))

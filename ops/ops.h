@@ -136,7 +136,7 @@ void advance(Indices& position, int64_t period = 0);                    // posit
 Tensor sums_of_squares(const std::vector<Tensor>& gradients);
 // One update of rectified Adam (Liu et al. 2020) of each parameter and its moments m and v, all of one shape. The
 // squared norms of their gradients are squares[first], squares[first + 1] ...; the last of squares is that of all.
-// rates [3]: see ops/kernels.h.
+// rates [4]: see ops/kernels.h.
 struct RAdamUpdate {
   Tensor parameter, m, v, gradient;
 };

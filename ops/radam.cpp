@@ -5,7 +5,7 @@
 //   v := beta2 v + (1 - beta2) g^2
 //   p := p - decay p                          decoupled weight decay, decay = weight decay * learning rate
 //   p := p - size m / (sqrt(v) + eps)         or, in the first steps, p - size m
-// What changes from step to step only (size and decay, and whether v is trusted yet) is computed by RAdam in
+// What changes from step to step only (size, decay, eps, and whether v is trusted yet) is computed by RAdam in
 // models/optimizer.cpp. All in one pass over memory: four arrays read, three written.
 #include <algorithm>
 #include <cmath>
@@ -28,10 +28,10 @@ void update(const RAdamTensor& tensor, double clip, const float* rates, const RA
   float *const parameter = tensor.parameter, *const m = tensor.m, *const v = tensor.v;
   const float* const gradient = tensor.gradient;
   const int64_t n = tensor.n;
-  const float scale = static_cast<float>(clip), eps = static_cast<float>(step.eps);
+  const float scale = static_cast<float>(clip);
   const float beta1 = static_cast<float>(step.beta1), rest1 = static_cast<float>(1 - step.beta1);
   const float beta2 = static_cast<float>(step.beta2), rest2 = static_cast<float>(1 - step.beta2);
-  const float decay = rates[1], size = rates[0];
+  const float size = rates[0], decay = rates[1], eps = rates[3];
   constexpr int64_t piece = 1 << 12;
   parallel_pieces(n, piece, n >= parallel_from, [=](int64_t begin, int64_t count) {
     for (int64_t i = begin; i < begin + count; i += lanes) {
@@ -114,7 +114,7 @@ void radam_step(std::vector<RAdamUpdate> updates, const Tensor& squares, int64_t
   const int64_t count = std::ssize(updates);
   check(first >= 0 && first + count + 1 == squares.size(), "radam_step: squares ", squares.shape(), " from ", first,
         " on do not match ", count, " updates");
-  check(rates.size() == 3, "radam_step: rates ", rates.shape(), " are not size, decay and adaptive");
+  check(rates.size() == 4, "radam_step: rates ", rates.shape(), " are not size, decay, adaptive and eps");
   std::vector<RAdamTensor> tensors;
   for (auto& [parameter, m, v, gradient] : updates) {
     device_of("radam_step", squares, rates, parameter, m, v, gradient);

@@ -29,7 +29,7 @@ struct Lsh {
 
 // What is the same in all updates of rectified Adam; see radam.cpp.
 struct RAdamStep {
-  double beta1, beta2, eps;
+  double beta1, beta2;
   double clip, global_clip;  // largest norm of each gradient, and of all together; 0: any
 };
 

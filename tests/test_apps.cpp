@@ -478,6 +478,7 @@ TEST_CASE("copy train: the learning rate follows its schedule") {
   CHECK(rates("--schedule constant --warmup 4") == "0.0025 0.005 0.0075 0.01 ");
   CHECK(rates("--schedule one-cycle --warmup 2") == "0.005 0.01 0.01 0.005 ");
   CHECK(rates("--schedule cosine").starts_with("0.01 0.00853"));
+  CHECK(rates("--schedule cosine --warmup 2") == "0.005 0.01 0.01 0.005 ");
   CHECK(rates("--schedule rsqrt --warmup 1").starts_with("0.01 0.00707"));
 }
 

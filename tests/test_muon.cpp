@@ -252,43 +252,44 @@ TEST_CASE("Optimizer: Muon takes the matrices of values and feed-forward layers,
   CHECK(moments == expected);
   CHECK(moments.size() == 2 * parameters.size() - 2 * 4);  // two layers
   CHECK(names(Optimizer(parameters, {}).state()) == names(RAdam(parameters, {}).state()));
-  check_fails([] { Muon({{"bias", Tensor(Shape{3})}}, 1); }, "Muon: bias [3] is not a matrix");
+  check_fails([] { Muon({{"bias", Tensor(Shape{3})}}, 1, 0); }, "Muon: bias [3] is not a matrix");
 }
 
-TEST_CASE("Optimizer: each parameter moves as its own rule says, and Muon's with its own weight decay") {
-  for (const Device device : devices()) {
-    const RAdamOptions options{.lr = 0.1, .weight_decay = 0.02, .clip = 0.01};
-    const auto both = AutoregressiveTransformer(small, Key{1}, device).parameters();
-    const auto radam = AutoregressiveTransformer(small, Key{1}, device).parameters();
-    Optimizer optimizer(both, options, true);
-    RAdam alone(radam, options);
-    std::vector<Reference> references;
-    for (const auto& [name, tensor] : both) {
-      Matrix matrix(tensor.shape()[0], tensor.shape().rank() == 2 ? tensor.shape()[1] : 1);
-      matrix.at = doubles(tensor);
-      references.push_back({.o = {.momentum = 0.95, .size = 0, .decay = 0}, .p = matrix});
-    }
-    const std::vector<std::string> moments = names(optimizer.state());
-    for (const uint64_t t : {1, 2, 3}) {
-      CAPTURE(t);
-      const double lr = t == 3 ? 0.05 : 0.1;
-      if (t == 3) alone.set_lr(lr), optimizer.set_lr(lr);
-      const Gradients gradients = gradients_of(radam, 100 * t);
-      alone.step(gradients);
-      step(optimizer, both, 100 * t);
-      for (size_t i = 0; i < both.size(); ++i) {
-        CAPTURE(both[i].name);
-        if (std::count(moments.begin(), moments.end(), "optimizer.v." + both[i].name)) {
-          CHECK(both[i].tensor.to_vector() == radam[i].tensor.to_vector());
-        } else {
-          references[i].o.size = 0.4 * lr;
-          references[i].o.decay = 0.3 * lr;
-          references[i].step(doubles(gradients.of(radam[i].tensor)));
-          check_close(both[i].tensor, references[i].p.at, reduction);
+TEST_CASE("Optimizer: each parameter moves as its own rule says, and Muon's with its own weight decay, or none") {
+  for (const Device device : devices())
+    for (const double decay : {0.3, 0.0}) {
+      const RAdamOptions options{.lr = 0.1, .weight_decay = 0.02, .muon_decay = decay, .clip = 0.01};
+      const auto both = AutoregressiveTransformer(small, Key{1}, device).parameters();
+      const auto radam = AutoregressiveTransformer(small, Key{1}, device).parameters();
+      Optimizer optimizer(both, options, true);
+      RAdam alone(radam, options);
+      std::vector<Reference> references;
+      for (const auto& [name, tensor] : both) {
+        Matrix matrix(tensor.shape()[0], tensor.shape().rank() == 2 ? tensor.shape()[1] : 1);
+        matrix.at = doubles(tensor);
+        references.push_back({.o = {.momentum = 0.95, .size = 0, .decay = 0}, .p = matrix});
+      }
+      const std::vector<std::string> moments = names(optimizer.state());
+      for (const uint64_t t : {1, 2, 3}) {
+        CAPTURE(t);
+        const double lr = t == 3 ? 0.05 : 0.1;
+        if (t == 3) alone.set_lr(lr), optimizer.set_lr(lr);
+        const Gradients gradients = gradients_of(radam, 100 * t);
+        alone.step(gradients);
+        step(optimizer, both, 100 * t);
+        for (size_t i = 0; i < both.size(); ++i) {
+          CAPTURE(both[i].name);
+          if (std::count(moments.begin(), moments.end(), "optimizer.v." + both[i].name)) {
+            CHECK(both[i].tensor.to_vector() == radam[i].tensor.to_vector());
+          } else {
+            references[i].o.size = 0.4 * lr;
+            references[i].o.decay = decay * lr;
+            references[i].step(doubles(gradients.of(radam[i].tensor)));
+            check_close(both[i].tensor, references[i].p.at, reduction);
+          }
         }
       }
     }
-  }
 }
 
 TEST_CASE("Optimizer goes on from its saved state to the same bytes, also with another learning rate") {

@@ -24,14 +24,16 @@ struct Reference {
     ++t;
     const double n_max = 2 / (1 - o.beta2) - 1;
     const double n = n_max - 2 * t * std::pow(o.beta2, t) / (1 - std::pow(o.beta2, t));
-    const double variance = o.rectify ? (n - 4) * (n - 2) * n_max / ((n_max - 4) * (n_max - 2) * n) : 1;
+    const double variance = (n - 4) * (n - 2) * n_max / ((n_max - 4) * (n_max - 2) * n);
     for (size_t i = 0; i < p.size(); ++i) {
       const double x = scale * g[i];
       m[i] = o.beta1 * m[i] + (1 - o.beta1) * x;
       v[i] = o.beta2 * v[i] + (1 - o.beta2) * x * x;
       const double m_hat = m[i] / (1 - std::pow(o.beta1, t));
       p[i] *= 1 - o.lr * o.weight_decay;
-      if (o.rectify && t <= 5)
+      if (!o.rectify)
+        p[i] -= o.lr * m_hat / (std::sqrt(v[i] / (1 - std::pow(o.beta2, t))) + o.eps);
+      else if (t <= 5)
         p[i] -= o.lr * m_hat;
       else
         p[i] -= o.lr * std::sqrt(variance * (1 - std::pow(o.beta2, t))) * m_hat / (std::sqrt(v[i]) + o.eps);
@@ -104,7 +106,7 @@ TEST_CASE("RAdam, AdamW: twelve updates equal the definition; RAdam's first five
         CAPTURE(global_clip);
         CAPTURE(size);
         const RAdamOptions options{
-            .lr = 0.01, .rectify = rectify, .weight_decay = 0.1, .clip = clip, .global_clip = global_clip};
+            .lr = 0.01, .eps = 1e-3, .rectify = rectify, .weight_decay = 0.1, .clip = clip, .global_clip = global_clip};
         const auto parameters = make_parameters(sizes, device);
         RAdam optimizer(parameters, options);
         std::vector<Reference> references;
@@ -205,11 +207,11 @@ TEST_CASE("RAdam: a parameter that the loss does not depend on is an error and c
 
 TEST_CASE("radam_step refuses squared norms that are not one for each tensor, and one of all") {
   const Tensor x = random_tensor(Shape{3}, 1);
-  const Tensor rates(Shape{3});
+  const Tensor rates(Shape{4});
   const std::vector<RAdamUpdate> updates{{clone(x), clone(x), clone(x), x}};
   for (const int64_t norms : {1, 3})
     check_fails([&] { radam_step(updates, Tensor(Shape{norms}), 0, rates, {}); }, "from 0 on do not match 1 updates");
   check_fails([&] { radam_step(updates, Tensor(Shape{2}), -1, rates, {}); }, "from -1 on do not match 1 updates");
   check_fails([&] { radam_step(updates, Tensor(Shape{2}), 0, Tensor(Shape{2}), {}); },
-              "rates [2] are not size, decay and adaptive");
+              "rates [2] are not size, decay, adaptive and eps");
 }

@@ -234,6 +234,16 @@ TEST_CASE("training: a resumed run counts the seconds of the run before") {
   CHECK(std::stod(after.substr(after.rfind(',') + 1)) >= 1000);
 }
 
+TEST_CASE("training: a run of an older version goes on with the eps that it had, whatever its preset's is now") {
+  TrainSettings s;
+  s.adam_eps = 1e-9;
+  s.adapt_to({{"lr", 1}});
+  CHECK(s.adam_eps == 1e-8);
+  s.adam_eps = 1e-9;
+  s.adapt_to({{"adam-eps", 1e-9}});
+  CHECK(s.adam_eps == 1e-9);
+}
+
 TEST_CASE("training: the best checkpoint is that of the best validation, not of the latest") {
   const Sandbox box;
   for (const bool higher_is_better : {false, true}) {

@@ -228,8 +228,8 @@ std::vector<Kernel> kernels(Device device) {
   CASE(6 * N, 10 * seen * E, lsh_attention_backward, x0.data(), x1.data(), g.data(), a.data(), l.data(), a.data(),
        b.data(), (LshPlaces{order.data(), begin.data(), end.data()}), nullptr, sizes, lsh);
 #undef CASE
-  const RAdamStep step{.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .clip = 1, .global_clip = 0};
-  const Tensor rates(Shape{3}, {0, 0, 1}, device);
+  const RAdamStep step{.beta1 = 0.9, .beta2 = 0.999, .clip = 1, .global_clip = 0};
+  const Tensor rates(Shape{4}, {0, 0, 1, 1e-8f}, device);
   all.push_back({"sums_of_squares", N, 2 * N, [=]() mutable {
                    const RAdamTensor tensor{x0.data(), x1.data(), x2.data(), g.data(), n};
                    DISPATCH(device, sums_of_squares(small1.data(), &tensor, 1));

@@ -236,6 +236,7 @@ ClassificationSettings paper_preset(const ClassificationDataset& dataset) {
   paper.adapt_preset();
   paper.optimizer = "adamw";
   paper.beta2 = 0.98;
+  paper.adam_eps = 1e-9;
   paper.clip = 0;
   paper.log_every = 50;
   paper.evaluate_every = paper.save_every = 500;
@@ -277,6 +278,7 @@ ClassificationSettings small_preset(const ClassificationDataset& dataset) {
   small.model.pool = "mean";
   small.model.positions = "learned";
   small.beta2 = 0.999;
+  small.adam_eps = 1e-6;
   small.weight_decay = 0;
   small.global_clip = 1;
   small.mask_zero = dataset.side > 0;

@@ -75,9 +75,9 @@ Settings TrainSettings::list() {
        {"lr", &lr, in_range(0, 100), "learning rate"},
        {"schedule", &schedule, one_of({"constant", "step", "quadratic", "one-cycle", "cosine", "rsqrt", "plateau"}),
         "learning rate schedule: constant; step: a tenth after --lr-step updates; quadratic: times the square of the "
-        "part of the run that is left; one-cycle: linearly down to 0; cosine: down to 0 along half a cosine; rsqrt: "
-        "times the root of --warmup over the updates made; plateau: halved after --patience validations without a "
-        "better one"},
+        "part of the run that is left; one-cycle: linearly down to 0 from the end of the warm-up on; cosine: the same "
+        "along half a cosine; rsqrt: times the root of --warmup over the updates made; plateau: halved after "
+        "--patience validations without a better one"},
        {"warmup", &warmup, in_range(0, 1e9), "updates over which the learning rate first rises linearly from 0",
         Since::later},
        {"lr-step", &lr_step, in_range(1), "updates before the learning rate drops (--schedule step)"},
@@ -89,14 +89,22 @@ Settings TrainSettings::list() {
         "for the value, output and feed-forward matrices, RAdam for the "
         "rest"},
        {"beta2", &beta2, in_range(0.9, 0.9999), "decay of Adam's mean of squared gradients"},
+       {"adam-eps", &adam_eps, in_range(1e-16, 1), "added to the root of Adam's mean of squared gradients",
+        Since::later},
        {"weight-decay", &weight_decay, in_range(0, 1),
         "decoupled weight decay of the parameters that Adam or RAdam updates"},
+       {"muon-decay", &muon_decay, in_range(0, 100), "decoupled weight decay of the matrices that Muon updates",
+        Since::later},
        {"clip", &clip, in_range(0, 1e9), "largest gradient norm of each parameter tensor; 0: any"},
        {"global-clip", &global_clip, in_range(0, 1e9), "largest norm of all gradients together; 0: any"},
        {"log-every", &log_every, in_range(1), "updates per row of metrics.csv", Since::first, changeable},
        {"evaluate-every", &evaluate_every, in_range(1), "updates between validations and previews", Since::first,
         changeable},
        {"save-every", &save_every, in_range(1), "updates between checkpoints", Since::first, changeable}});
+}
+
+void TrainSettings::adapt_to(const nlohmann::json& config) {
+  if (!config.contains("adam-eps")) adam_eps = TrainSettings().adam_eps;  // not the preset's
 }
 
 nlohmann::json config_json(TrainSettings& settings) {
@@ -123,6 +131,7 @@ Settings ModelSettings<Config>::list() {
 
 template <class Config>
 void ModelSettings<Config>::adapt_to(const nlohmann::json& config) {
+  TrainSettings::adapt_to(config);
   for (const AttentionKind* kind : attention_kinds())
     for (const AttentionKind::Option& option : kind->options)
       if (!config.contains(option.name)) set_attention(option.name, option.value);  // not the preset's value

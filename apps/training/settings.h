@@ -36,7 +36,9 @@ struct TrainSettings : RuntimeOptions {
   int64_t patience = 2;  // validations
   std::string optimizer = "radam";
   double beta2 = 0.999;
+  double adam_eps = 1e-8;
   double weight_decay = 0.01;
+  double muon_decay = 0.3;
   double clip = 1;
   double global_clip = 0;
   int64_t log_every = 10;
@@ -56,7 +58,7 @@ struct TrainSettings : RuntimeOptions {
 
   Settings list() override;
   // Sets what an older version's config.json lacks and what its runs did by another setting.
-  virtual void adapt_to(const nlohmann::json& /*config*/) {}
+  virtual void adapt_to(const nlohmann::json& config);
   // Sets what the preset makes depend on settings that the command line or --config gave.
   virtual void adapt_preset() {}
 };

@@ -155,9 +155,10 @@ double Trainer::learning_rate(int64_t step, double seconds) const {
   if (settings_.minutes > 0) done = std::max(done, seconds / (60 * settings_.minutes));
   const double left = 1 - std::min(done, 1.0);
   if (schedule == "quadratic") return lr * left * left;
-  if (schedule == "cosine") return lr * (1 - std::cos(std::numbers::pi * left)) / 2;
-  const double after_warmup = 1 - warmup / static_cast<double>(settings_.steps);  // one-cycle
-  return after_warmup > 0 ? lr * std::min(1.0, left / after_warmup) : lr;
+  const double after_warmup = 1 - warmup / static_cast<double>(settings_.steps);
+  const double of_the_rest = after_warmup > 0 ? std::min(1.0, left / after_warmup) : 1;
+  if (schedule == "cosine") return lr * (1 - std::cos(std::numbers::pi * of_the_rest)) / 2;
+  return lr * of_the_rest;  // one-cycle
 }
 
 Checkpoint Trainer::checkpoint(const fs::path& path, const Parameters& moments) const {
