@@ -22,7 +22,8 @@ const AutoregressiveConfig& checked(const AutoregressiveConfig& c) {
 
 Settings list(AutoregressiveConfig& c) {
   return extended(list(c.encoder),
-                  {{"embedding_dropout", &c.embedding_dropout, in_range(0, 0.95),
+                  {{"norm", &c.encoder.norm, one_of({"post", "pre"}), "", Since::later},
+                   {"embedding_dropout", &c.embedding_dropout, in_range(0, 0.95),
                     "dropout of the embedding and the positional encoding; the paper's models have none", Since::later},
                    {"vocabulary", &c.vocabulary, in_range(1, 1 << 24), ""},
                    {"outputs", &c.outputs, in_range(1, 1 << 24), ""},

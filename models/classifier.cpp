@@ -17,13 +17,6 @@ const ClassifierConfig& checked(const ClassifierConfig& c) {
   return c;
 }
 
-EncoderConfig encoder_of(const ClassifierConfig& c) {
-  EncoderConfig encoder = c.encoder;
-  encoder.pre_norm = c.norm == "pre";
-  encoder.gelu = true;
-  return encoder;
-}
-
 double position_numbers(const ClassifierConfig& c) {
   return static_cast<double>(longest(c)) * static_cast<double>(c.encoder.width());
 }
@@ -39,7 +32,7 @@ Settings list(ClassifierConfig& c) {
        {"pool", &c.pool, one_of({"mean", "cls"}),
         "what is classified: the mean of all positions, or a token of its own before the sequence"},
        {"positions", &c.positions, one_of({"learned", "sinusoidal"}), "what is added to the embedding of a token"},
-       {"norm", &c.norm, one_of({"pre", "post"}), "layer normalisation before each block, or after it"},
+       {"norm", &c.encoder.norm, one_of({"pre", "post"}), "layer normalisation before each block, or after it"},
        {"head_width", &c.head_width, in_range(0, 1 << 20),
         "width of the layer before the logits; 0: that of the feed-forward layers"},
        {"vocabulary", &c.vocabulary, in_range(1, 1 << 24), ""},
@@ -58,7 +51,7 @@ double least_parameters(const ClassifierConfig& c) {
 double fixed_numbers(const ClassifierConfig& c) { return c.positions == "learned" ? 0 : position_numbers(c); }
 
 SequenceClassifier::SequenceClassifier(const ClassifierConfig& c, Key init, Device device)
-    : config(checked(c)), encoder(encoder_of(c), false, longest(c), init, device) {
+    : config(checked(c)), encoder(c.encoder, false, longest(c), init, device) {
   const int64_t d = c.encoder.width(), head = hidden_width(c);
   const bool learned = c.positions == "learned";
   constexpr float small = 0.02f;  // so that neither what stands at a position nor the position drowns the other

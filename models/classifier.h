@@ -11,7 +11,7 @@
 namespace runnel {
 
 struct ClassifierConfig {
-  EncoderConfig encoder = {};
+  EncoderConfig encoder = {.norm = "pre", .gelu = true};
   int64_t vocabulary = 257;  // V: tokens are 0 .. V-1, of which 0 is padding
   int64_t classes = 2;
   int64_t max_length = 1024;  // longest sequence
@@ -19,7 +19,6 @@ struct ClassifierConfig {
   bool pairs = false;         // sequences 2i and 2i+1 make sample i
   std::string pool = "mean";  // of the positions without padding; or cls: a token of its own before the sequence
   std::string positions = "learned";  // or sinusoidal; added to the embedding
-  std::string norm = "pre";           // or post
 };
 // As for AutoregressiveConfig (models/autoregressive.h).
 double least_parameters(const ClassifierConfig& config);

@@ -11,6 +11,7 @@ Settings list(EncoderConfig& c, bool causal) {
           {"head_dim", &c.head_dim, in_range(1, 65536), ""},
           {"feed_forward", &c.feed_forward, in_range(1, 1 << 20), "width of the feed-forward layers"},
           {"dropout", &c.dropout, in_range(0, 0.95), "dropout probability"},
+          {"gelu", &c.gelu, {}, "", Since::later},
           {"attention", &c.attention.kind, one_of(attention_names(causal)), "attention mechanism", Since::later}};
 }
 
@@ -54,6 +55,7 @@ Tensor EncoderLayer::operator()(const Tensor& x, float probability, const Attent
 Encoder::Encoder(const EncoderConfig& c, bool causal, int64_t max_length, Key init, Device device) : config(c) {
   check(c.layers > 0 && c.heads > 0 && c.head_dim > 0 && c.feed_forward > 0 && c.input_width >= 0,
         "encoder: layers, heads, head_dim and feed_forward must be positive");
+  check(c.norm == "post" || c.norm == "pre", "encoder: norm is neither post nor pre but ", c.norm);
   check(c.dropout >= 0 && c.dropout < 1, "encoder: dropout ", c.dropout, " is not in [0, 1)");
   const int64_t d = c.width(), projected = c.heads * c.head_dim, f = c.feed_forward;
   const AttentionShape shape{c.heads, c.head_dim, causal, d, max_length};
@@ -75,7 +77,7 @@ Encoder::Encoder(const EncoderConfig& c, bool causal, int64_t max_length, Key in
                       .linear2 = linear(5, d, f),
                       .norm2 = unit_layer_norm(d, device),
                       .heads = c.heads,
-                      .pre_norm = c.pre_norm,
+                      .pre_norm = c.norm == "pre",
                       .gelu = c.gelu});
     EncoderLayer& layer = layers.back();
     has_key ? stack({&layer.query, &layer.key, &layer.value}) : stack({&layer.query, &layer.value});

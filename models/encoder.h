@@ -16,8 +16,8 @@ struct EncoderConfig {
   int64_t head_dim = 32;        // E = M
   int64_t input_width = 0;      // D; 0: heads * head_dim
   int64_t feed_forward = 1024;  // F
-  bool pre_norm = false;
-  bool gelu = false;  // in the feed-forward layers, instead of relu
+  std::string norm = "post";    // or pre
+  bool gelu = false;            // in the feed-forward layers, instead of relu
   double dropout = 0.1;
   AttentionConfig attention = {};
   // Activation checkpointing: keep only each layer's input for the backward pass, which then computes the layer again.

@@ -41,14 +41,15 @@ IncrementalEncoder::IncrementalEncoder(const Encoder& encoder, const Decoding& d
 
 Tensor IncrementalEncoder::step(Tensor x, const Indices& position) {
   const EncoderConfig& c = packed_->config;
+  const bool pre_norm = c.norm == "pre";
   const int64_t batch = x.shape()[0];
   const Shape projected{batch, 1, c.heads * c.head_dim}, split{batch, 1, c.heads, c.head_dim};
   for (size_t n = 0; n < states_.size(); ++n) {
     const Packed::Layer& layer = packed_->layers[n];
-    const std::vector<Tensor> qkv = linear(c.pre_norm ? layer.norm1(x) : x, layer.projections);
+    const std::vector<Tensor> qkv = linear(pre_norm ? layer.norm1(x) : x, layer.projections);
     const Tensor a = states_[n]->step(reshape(qkv[0], split), reshape(qkv[1], split), reshape(qkv[2], split), position);
     const Tensor attended = linear(reshape(a, projected), layer.out);
-    if (c.pre_norm) {
+    if (pre_norm) {
       const Tensor x1 = add(x, attended);
       x = add(x1, layer.feed_forward(layer.norm2(x1)));
     } else {

@@ -30,16 +30,16 @@ LstmConfig lstm_of(const TranscriberConfig& c) {
 }  // namespace
 
 Settings list(TranscriberConfig& c) {
-  return extended(
-      list(c.encoder, false),
-      {{"model", &c.model, one_of({"transformer", "bilstm"}), "a transformer, or long short-term memory"},
-       {"causal", &c.causal, {}, "no frame sees later ones, so that audio can be transcribed as it comes"},
-       {"norm", &c.norm, one_of({"post", "pre"}), "layer normalisation after each block of the transformer, or before"},
-       {"lstm_width", &c.lstm_width, in_range(1, 1 << 16), "width of each direction of the Bi-LSTM"},
-       {"lstm_layers", &c.lstm_layers, in_range(1, 1024), "layers of the Bi-LSTM"},
-       {"bins", &c.bins, in_range(1, 1 << 12), ""},
-       {"symbols", &c.symbols, in_range(2, 1 << 20), ""},
-       {"max_length", &c.max_length, in_range(1, 1 << 20), ""}});
+  return extended(list(c.encoder, false),
+                  {{"model", &c.model, one_of({"transformer", "bilstm"}), "a transformer, or long short-term memory"},
+                   {"causal", &c.causal, {}, "no frame sees later ones, so that audio can be transcribed as it comes"},
+                   {"norm", &c.encoder.norm, one_of({"post", "pre"}),
+                    "layer normalisation after each block of the transformer, or before"},
+                   {"lstm_width", &c.lstm_width, in_range(1, 1 << 16), "width of each direction of the Bi-LSTM"},
+                   {"lstm_layers", &c.lstm_layers, in_range(1, 1024), "layers of the Bi-LSTM"},
+                   {"bins", &c.bins, in_range(1, 1 << 12), ""},
+                   {"symbols", &c.symbols, in_range(2, 1 << 20), ""},
+                   {"max_length", &c.max_length, in_range(1, 1 << 20), ""}});
 }
 
 double least_parameters(const TranscriberConfig& c) {
@@ -57,9 +57,7 @@ Transcriber::Transcriber(const TranscriberConfig& c, Key init, Device device) : 
     const int64_t half = c.encoder.width() / 2;
     input = random_linear(half, c.bins, init.fold(0), device);
     positions = positional_encoding(c.max_length, half, {}, device);
-    EncoderConfig own = c.encoder;
-    own.pre_norm = c.norm == "pre";
-    encoder.emplace(own, c.causal, c.max_length, init, device);
+    encoder.emplace(c.encoder, c.causal, c.max_length, init, device);
   } else {
     lstm.emplace(lstm_of(c), init.fold(2), device);
   }

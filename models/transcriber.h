@@ -17,7 +17,6 @@ struct TranscriberConfig {
   std::string model = "transformer";  // or bilstm
   EncoderConfig encoder = {};         // of the transformer; its dropout is the Bi-LSTM's, too
   bool causal = false;                // each frame sees no later ones
-  std::string norm = "post";          // or pre
   int64_t lstm_width = 320;           // of each direction
   int64_t lstm_layers = 3;
   int64_t bins = 40;          // features of a frame

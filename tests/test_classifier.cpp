@@ -12,7 +12,14 @@ using namespace runnel::test;
 namespace {
 
 ClassifierConfig small(const std::string& pool = "mean", bool pairs = false) {
-  return {.encoder = {.layers = 2, .heads = 2, .head_dim = 3, .input_width = 8, .feed_forward = 12, .dropout = 0.2},
+  return {.encoder = {.layers = 2,
+                      .heads = 2,
+                      .head_dim = 3,
+                      .input_width = 8,
+                      .feed_forward = 12,
+                      .norm = "pre",
+                      .gelu = true,
+                      .dropout = 0.2},
           .vocabulary = 9,
           .classes = 3,
           .max_length = 10,
@@ -65,7 +72,7 @@ TEST_CASE("classifier: padding changes no logit, and every parameter gets a grad
 
 TEST_CASE("encoder: a pre-norm layer is x + attention(norm(x)), then x + feed_forward(norm(x)) with gelu") {
   const Encoder encoder(
-      {.layers = 1, .heads = 2, .head_dim = 3, .input_width = 8, .feed_forward = 12, .pre_norm = true, .gelu = true},
+      {.layers = 1, .heads = 2, .head_dim = 3, .input_width = 8, .feed_forward = 12, .norm = "pre", .gelu = true},
       false, 10, Key{1});
   const EncoderLayer& l = encoder.layers[0];
   const Tensor x = random_tensor(Shape{2, 7, 8}, 1);
@@ -90,9 +97,29 @@ TEST_CASE("classifier: sinusoidal positions are no parameters; positions tell se
   CHECK(model(in).to_vector() != logits);
 }
 
+TEST_CASE("classifier: norm and gelu of its encoder have an effect, and are pre and gelu by default") {
+  const auto logits = [](const ClassifierConfig& config) {
+    return SequenceClassifier(config, Key{1})(input(Device::cpu)).to_vector();
+  };
+  ClassifierConfig config = small();
+  const std::vector<float> expected = logits(config);
+  const ClassifierConfig standard;
+  config.encoder.norm = standard.encoder.norm, config.encoder.gelu = standard.encoder.gelu;
+  CHECK(logits(config) == expected);
+  config.encoder.gelu = false;
+  const std::vector<float> relu = logits(config);
+  CHECK(relu != expected);
+  config.encoder.norm = "post";
+  CHECK(logits(config) != relu);
+  config.encoder.norm = "none";
+  check_fails([&] { logits(config); }, "encoder: norm is neither post nor pre but none");
+}
+
 TEST_CASE("classifier: a checkpoint gives the same logits, and is checked") {
   const Folder folder;
   ClassifierConfig config = small("cls", true);
+  config.encoder.norm = "post";
+  config.encoder.gelu = false;
   config.encoder.attention = {"softmax", {}};
   const SequenceClassifier model(config, Key{1});
   Checkpoint c{.path = folder.path / "model.safetensors",

@@ -55,7 +55,7 @@ TEST_CASE("transcriber: a stream gives the logits of the whole recording") {
       if (!kind->causal) continue;
       for (const char* norm : {"post", "pre"}) {
         CAPTURE(kind->name);
-        c.norm = norm;
+        c.encoder.norm = norm;
         const Transcriber model(c, Key{2}, device);
         if (!model.encoder->layers[0].attention->decode({1, 40, device})) {
           check_fails([&] { const TranscriberStream stream(model); }, "has no incremental form");

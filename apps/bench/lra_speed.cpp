@@ -16,7 +16,8 @@ namespace {
 struct SpeedOptions : BenchOptions {
   int64_t batch = 1;
   int64_t longest = 4096;
-  ClassifierConfig model = {.encoder = {.layers = 4, .heads = 4, .head_dim = 64, .feed_forward = 1024}};
+  ClassifierConfig model = {
+      .encoder = {.layers = 4, .heads = 4, .head_dim = 64, .feed_forward = 1024, .norm = "pre", .gelu = true}};
 
   Settings list() override {
     return extended(
