@@ -11,10 +11,11 @@
 //    grid of twice the size, made smaller by Lanczos' filter, horizontally and then vertically, rounded after each.
 // What one would not expect is the original's:
 //  * The last paddle of the first path does not occupy its place, and the second path begins without a look at the
-// first.
+//    first.
 //  * A path begins in one of 30 directions, not 360. What must be free there are the paddle's full pixels, shifted by
 //    one pixel down and to the right. OpenCV's dilation by them gives the lowest number of all where they lie entirely
 //    outside the window, and then the original takes no place as free. Only directions to the upper left never do that.
+//    So the first path begins at one of nine places, rows 14 to 16 and columns 14 to 16.
 #include "datasets/pathfinder_image.h"
 
 #include <algorithm>

@@ -10,7 +10,8 @@ enum class Activation { none, relu };
 enum class FeatureMap {
   elu_plus_one,  // elu(x) + 1, eq. 7
   relu,          // max(x, 0) + 1e-3
-  identity       // x, which must be positive: features already, such as positive_random_features computes
+  identity       // x, which must be positive: features already, such as positive_random_features computes. One of
+                 // exactly 0, where those underflow, gets no gradient
 };
 
 // Added to a sum of features, so that 0 / 0 is 0. The authors add 1e-6, which silences a head whose

@@ -110,9 +110,7 @@ struct Form {
   double phi(double x) const {
     return map == FeatureMap::identity ? x : map == FeatureMap::relu ? std::max(x, 0.0) + 1e-3 : test::phi(x);
   }
-  double slope(double x) const {
-    return map == FeatureMap::identity || x > 0 ? 1 : map == FeatureMap::relu ? 0 : std::exp(x);
-  }
+  double slope(double x) const { return x > 0 ? 1 : map == FeatureMap::elu_plus_one ? std::exp(x) : 0; }
 };
 
 // By the definition, O(L S) in double: y, and for L = sum_i dy_i . y_i the gradients of q, k and v.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "tests/check.h"
 #include "tests/folder.h"
@@ -72,6 +73,7 @@ TEST_CASE("pathfinder: pixels, labels, markers and attempts are distributed as i
     CAPTURE_AS(name, std::string(difficulty));
     constexpr int count = 400;
     double black = 0, sum = 0, tried = 0, connected = 0, largest = 0;
+    std::set<std::pair<int, int>> begins;  // of first paths
     for (int i = 0; i < count; ++i) {
       const PathfinderImage image = pathfinder_image(difficulty, 3, i);
       black += static_cast<double>(std::ranges::count(image.pixels, 0));
@@ -81,12 +83,14 @@ TEST_CASE("pathfinder: pixels, labels, markers and attempts are distributed as i
       CHECK(*std::ranges::max_element(image.pixels) == 255);
       const auto& [y, x, v, u] = image.markers;
       CHECK(std::hypot(y - 15, x - 15) < 9.5);  // it lies where a path begins: in the middle, or 7 pixels from there
+      if (std::abs(y - 15) <= 1 && std::abs(x - 15) <= 1) begins.emplace(y, x);
       CHECK(std::min({y, x, v, u}) >= 2);
       CHECK(std::max({y, x, v, u}) <= 29);
       const double marker = image.pixels[static_cast<size_t>(v * 32 + u)];
       CHECK(marker >= 149);  // 1.7 before scaling, if distractors were drawn over each other, is never reached
       largest += 255 / marker / count;
     }
+    CHECK(begins.size() == 9);
     CHECK(black / count / 1024 == doctest::Approx(zeros).epsilon(0.02));
     CHECK(sum / count / 1024 == doctest::Approx(mean).epsilon(0.04));
     CHECK(tried / count == doctest::Approx(attempts).epsilon(0.15));

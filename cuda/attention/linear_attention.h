@@ -30,8 +30,7 @@ struct Phi {
     return positive + (map == FeatureMap::relu ? 1e-3f : expf(x > 0 ? 0 : x));
   }
   __device__ float slope(float x) const {
-    if (map == FeatureMap::identity) return 1;
-    if (map == FeatureMap::relu) return x > 0 ? 1 : 0;
+    if (map != FeatureMap::elu_plus_one) return x > 0 ? 1 : 0;
     return expf(x > 0 ? 0 : x);
   }
 };
