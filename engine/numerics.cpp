@@ -22,9 +22,10 @@ constexpr std::array instruction_sets{InstructionSet::baseline, InstructionSet::
 // Whether this build has kernels for these instructions and the processor has the instructions.
 bool has(InstructionSet set) {
 #if RUNNEL_WITH_VARIANTS
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("popcnt");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
   switch (set) {
     case InstructionSet::baseline:
       return true;

@@ -229,6 +229,21 @@ TEST_CASE("structure: what is compiled once does not call a kernel of one instru
   CHECK_FALSE(compiled_once("ops/elementwise.cpp").empty());
 }
 
+// A virtual machine may hide any feature of its processor, so none comes along as part of an -march.
+TEST_CASE("structure: the kernels of an instruction set are compiled for features that the program asks for") {
+  if (!has_sources()) return;
+  const std::string cmake = text_of(root / "CMakeLists.txt"), asked = text_of(root / "engine/numerics.cpp");
+  const auto sets = matches(cmake, R"(^set\((avx\w+) ([^)]*)\))");
+  REQUIRE(sets.size() == 3);
+  for (const std::smatch& set : sets) {
+    std::istringstream options(set.str(2));
+    for (std::string option; options >> option;)
+      CHECK_MESSAGE(
+          (option.starts_with("${avx") || contains(asked, "__builtin_cpu_supports(\"" + option.substr(2) + "\")")),
+          set.str(1) << ": " << option);
+  }
+}
+
 #if RUNNEL_CUDA_IS_EMULATED
 // By this process, whose test files run in alphabetical order, or by those before that left their list in
 // $SIMT_LAUNCHED.
