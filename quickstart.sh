@@ -2,6 +2,7 @@
 # From nothing to generated digits in a few minutes: installs, builds, trains the copy task, then a small image model.
 # Data: MNIST from $RUNNEL_DATA, ./data, ../shared/data or the network; without any of them, drawn digits.
 set -euo pipefail
+case ${RUNNEL_DATA:-} in '' | /*) ;; *) RUNNEL_DATA=$PWD/$RUNNEL_DATA ;; esac  # as seen from where it was called
 cd "$(dirname "$0")"
 start=$SECONDS
 say() { printf '\n== %s (%d:%02d)\n' "$1" $(((SECONDS - start) / 60)) $(((SECONDS - start) % 60)); }

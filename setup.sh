@@ -1,12 +1,26 @@
 #!/usr/bin/env bash
-# Installs what Runnel is built with, as far as it is missing: ./setup.sh
-# With --sanitizers, clang and what its sanitizers and fuzz targets need, too.
-# With --no-install, or RUNNEL_NO_INSTALL=1 in the environment, it only says what is missing; exit status 1 if anything is.
+# Installs what Runnel is built with, as far as it is missing: --help.
 set -euo pipefail
+
+usage='usage: ./setup.sh [--sanitizers] [--no-install]
+Installs what Runnel is built with, as far as it is missing, on Debian and Ubuntu, as root or by sudo.
+  --sanitizers  clang and what its sanitizers and fuzz targets need, too
+  --no-install  only say what is missing, as with RUNNEL_NO_INSTALL=1 in the environment; exit status 1 if anything is
+Without root: docs/troubleshooting.md#without-root.'
+sanitizers=0 install=1
+[ "${RUNNEL_NO_INSTALL:-0}" = 0 ] || install=0
+for flag in "$@"; do
+  case $flag in
+    --sanitizers) sanitizers=1 ;;
+    --no-install) install=0 ;;
+    -h | --help) echo "$usage"; exit ;;
+    *) echo "setup.sh: unknown flag $flag; ./setup.sh --help" >&2; exit 2 ;;
+  esac
+done
 
 packages=(g++ cmake ninja-build curl ca-certificates libdnnl-dev libcli11-dev nlohmann-json3-dev libfmt-dev zlib1g-dev libstb-dev
           libfftw3-dev libsndfile1-dev libopenmpi-dev openmpi-bin doctest-dev libbenchmark-dev gnuplot-nox)
-[ "${1:-}" != --sanitizers ] || packages+=(clang libclang-rt-dev libomp-dev)
+[ $sanitizers -eq 0 ] || packages+=(clang libclang-rt-dev libomp-dev)
 declare -A program=([g++]=g++ [cmake]=cmake [ninja-build]=ninja [curl]=curl [gnuplot-nox]=gnuplot [clang]=clang++)  # from wherever it came
 
 if ! command -v apt-get >/dev/null; then
@@ -27,12 +41,19 @@ if [ ${#missing[@]} -eq 0 ]; then
   echo "setup.sh: nothing is missing"
   exit 0
 fi
-if [ "${1:-}" = --no-install ] || [ "${RUNNEL_NO_INSTALL:-0}" != 0 ]; then
+if [ $install -eq 0 ]; then
   echo "setup.sh: missing: ${missing[*]}" >&2
   exit 1
 fi
 
 command="apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends ${missing[*]}"
-[ "$(id -u)" -eq 0 ] || command="sudo sh -c '$command'"
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "setup.sh: there is no sudo; as root, run: apt-get update && apt-get install -y ${missing[*]}" \
+      "(without root: docs/troubleshooting.md#without-root)" >&2
+    exit 1
+  fi
+  command="sudo sh -c '$command'"
+fi
 echo "setup.sh: $command"
 sh -c "$command" >/dev/null

@@ -81,7 +81,8 @@ is_there() {
 fetch_any() {
   if [[ -z $part ]]; then
     mkdir -p "$folder" 2>/dev/null || die "cannot create $folder"
-    part=$(mktemp -d "$folder/.download-XXXXXX" 2>/dev/null) || die "cannot write in $folder"
+    part=$folder/.download-$HOSTNAME-$$
+    mkdir "$part" 2>/dev/null || die "cannot write in $folder"
   fi
   for mirror in "${mirrors[@]}"; do
     if fetch "$mirror/$1" "$part/$1" && "$2" "$part/$1" "$3"; then return; fi
@@ -91,6 +92,9 @@ fetch_any() {
 
 part=
 trap 'rm -rf "$part"' EXIT
+for left in "$folder/.download-$HOSTNAME-"*; do  # by a process that was killed
+  [[ -d /proc/${left##*-} ]] || rm -rf "$left"
+done
 
 for ((i = 0; i < ${#files[@]}; i += 2)); do
   file=${files[i]} sum=${files[i + 1]}
@@ -121,7 +125,10 @@ if [[ $1 == fsdd ]]; then
     exit
   fi
   fetch_any master.tar.gz has_recordings "$recordings_sum"
-  mkdir -p "$folder/recordings"
-  mv "$part"/fsdd/recordings/*.wav "$folder/recordings"
+  if [[ -d $folder/recordings ]]; then
+    mv "$part"/fsdd/recordings/*.wav "$folder/recordings"
+  else
+    mv "$part/fsdd/recordings" "$folder"
+  fi
   echo "$folder/recordings: fetched from $mirror"
 fi

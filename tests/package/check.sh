@@ -21,3 +21,11 @@ cmake -S "$work" -B "$work/build" "${arguments[@]}"
 cmake --build "$work/build" --parallel "$(nproc)"
 cd "$work"
 for program in 1 2; do "build/program$program"; done
+
+# A library of clang's is refused by other compilers, with a sentence.
+config=$(find prefix -name runnel-config.cmake 2>/dev/null || true)
+if [ -n "$config" ] && sed -i 's/if("GNU" MATCHES Clang /if("Clang" MATCHES Clang /w changed' "$config" && [ -s changed ]; then
+  rm -r build
+  ! cmake -S . -B build "${arguments[@]}" >refused 2>&1
+  tr -s ' \n' ' ' <refused | grep -o 'this Runnel was built by clang, whose OpenMP other compilers do not link'
+fi

@@ -5,7 +5,7 @@ setup=$(cd "$(dirname "$0")/../.." && pwd)/setup.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for tool in bash cat dirname env grep id sh; do ln -s "$(command -v $tool)" "$work/$tool"; done
-fake() { printf '#!%s\n%s\n' "$work/sh" "$2" >"$work/$1"; chmod +x "$work/$1"; }
+fake() { rm -f "$work/$1"; printf '#!%s\n%s\n' "$work/sh" "$2" >"$work/$1"; chmod +x "$work/$1"; }
 fake apt-get "echo apt-get \"\$@\" >>$work/log"
 fake sudo '"$@"'
 touch "$work/log"
@@ -31,6 +31,24 @@ expect "$status $out $(<"$work/log")" '1 setup.sh: missing: libfmt-dev zlib1g-de
 run "$setup"
 expect "$status $out" '0 setup.sh: *apt-get install * libfmt-dev zlib1g-dev*'
 expect "$(<"$work/log")" $'apt-get update*\napt-get install * libfmt-dev zlib1g-dev'
+
+# Without root: by sudo; without that, a sentence.
+fake id 'echo 1000'
+: >"$work/log"
+run "$setup"
+expect "$status $out" '0 setup.sh: sudo sh -c *apt-get install * libfmt-dev zlib1g-dev*'
+expect "$(tail -n 1 "$work/log")" 'apt-get install * libfmt-dev zlib1g-dev'
+mv "$work/sudo" "$work/no-sudo"
+run "$setup"
+expect "$status $out" '1 setup.sh: there is no sudo; as root, run: *apt-get install -y libfmt-dev zlib1g-dev (*'
+mv "$work/no-sudo" "$work/sudo"
+
+run "$setup" --no-instal
+expect "$status $out" '2 setup.sh: unknown flag --no-instal; ./setup.sh --help'
+run "$setup" --sanitizers --help
+expect "$status $out" '0 usage: *--sanitizers*--no-install*'
+run "$setup" --sanitizers --no-install
+expect "$status $out" '1 setup.sh: missing: libfmt-dev zlib1g-dev'
 
 fake apt-get 'exit 100'
 run "$setup"
