@@ -4,7 +4,7 @@
 #   release    as it is shipped, without CUDA; and the library as other projects find it; then the ops with each smaller
 #              instruction set that the program has kernels for
 #   sanitize   by clang, under AddressSanitizer and UndefinedBehaviorSanitizer, with the CUDA kernels on the emulator in
-#              tests/simt: all of it once, and the fuzz targets, on their corpus and then on new inputs for 6 seconds
+#              tests/simt: all of it once, and the fuzz targets, on their corpus and then on new inputs for 4 seconds
 #              each; then the ops with two more orders of threads
 #   thread     by g++, under ThreadSanitizer, the kernels on the emulator: the ops, in one order
 #   cuda       compiled by nvcc, where attention kernels that spill registers are errors; linked, and run if there is a
