@@ -11,6 +11,7 @@
 #include <string>
 
 #include "apps/cli/output.h"
+#include "apps/cli/waiting.h"
 #include "apps/commands.h"
 #include "apps/training/launcher.h"
 #include "engine/check.h"
@@ -90,6 +91,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  runnel::spin_shortly(argv);
   std::set_terminate(terminate);
   runnel::prepare_output();
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is then an error like a full disk

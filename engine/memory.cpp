@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <list>
 #include <mutex>
@@ -16,6 +15,7 @@
 #include "engine/check.h"
 #include "engine/cuda_backend.h"
 #include "engine/dispatch.h"
+#include "engine/host.h"
 #include "engine/numerics.h"
 
 #if RUNNEL_WITH_ADDRESS_SANITIZER || RUNNEL_WITH_THREAD_SANITIZER
@@ -206,57 +206,10 @@ void trim_memory(Device device) {
   pool().trim();
 }
 
-namespace {
-
-constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
-
-// The number after `name` in a file of lines "name: number unit"; with an empty name, that with which the file begins.
-int64_t number_in(const std::string& path, const std::string& name, int64_t otherwise) {
-  std::ifstream file(path);
-  std::string word;
-  while (!name.empty() && file >> word && word != name) {
-  }
-  int64_t number = 0;
-  return file >> number ? number : otherwise;
-}
-
-// What a control group and those above it leave: their limits, less what is used, of which the pages of files that were
-// not read lately can be had back.
-int64_t left_by_groups(const std::string& folder, std::string group, const std::string& limit, const std::string& used,
-                       const std::string& inactive) {
-  int64_t left = unlimited;
-  for (;; group.resize(group.rfind('/'))) {
-    const std::string at = folder + group + "/";
-    const int64_t allowed = number_in(at + limit, "", unlimited);
-    if (allowed < int64_t{1} << 60)  // v1 says "unlimited" by a number near 2^63
-      left = std::min(left, allowed - number_in(at + used, "", 0) + number_in(at + "memory.stat", inactive, 0));
-    if (group.find('/') == std::string::npos) return std::max<int64_t>(left, 0);
-  }
-}
-
-}  // namespace
-
-int64_t available_memory(const std::string& root) {
-  int64_t available = number_in(root + "proc/meminfo", "MemAvailable:", unlimited >> 10) << 10;
-  std::ifstream groups(root + "proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // "4:memory:/path" (v1), "0::/path" (v2)
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1), group = line.substr(second + 1);
-    const std::string at = root + "sys/fs/cgroup";
-    if (controllers.empty())
-      available = std::min(available, left_by_groups(at, group, "memory.max", "memory.current", "inactive_file"));
-    else if (("," + controllers + ",").find(",memory,") != std::string::npos)
-      available = std::min(available, left_by_groups(at + "/memory", group, "memory.limit_in_bytes",
-                                                     "memory.usage_in_bytes", "total_inactive_file"));
-  }
-  return available;
-}
-
 int64_t free_memory(Device device) {
   if constexpr (with_cuda)
     if (device == Device::cuda) return cuda::free_memory();
-  return available_memory("/") + memory_use(device).cached;
+  return available_memory() + memory_use(device).cached;
 }
 
 }  // namespace runnel

@@ -2,7 +2,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "engine/device.h"
 
@@ -29,10 +28,8 @@ void trim_memory(Device device);
 // Allocations that would make `live` larger than this fail as if there were no more memory.
 void limit_memory(Device device, int64_t bytes);
 
-// Bytes that can still be allocated without swapping: what the GPU, or available_memory, has left, and what is cached.
+// Bytes that can still be allocated without swapping: what the GPU has left, or available_memory (engine/host.h), and
+// what is cached.
 int64_t free_memory(Device device);
-// Of the machine (MemAvailable), or what the control groups (v1 and v2) of this process leave if that is less. Reads
-// /proc and /sys below `root`.
-int64_t available_memory(const std::string& root = "/");
 
 }  // namespace runnel

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "engine/check.h"
-#include "engine/memory.h"
+#include "engine/host.h"
 #include "models/json.h"
 
 namespace runnel {

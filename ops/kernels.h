@@ -60,6 +60,7 @@ struct LinearSizes {
   int64_t layers, rows, out, in;
   int64_t outputs() const { return rows * out; }  // of a layer
   int64_t weights() const { return out * in; }
+  int64_t products() const { return layers * rows * out * in; }
 };
 
 // y[i,rows,out] = dropout(activation(x[rows,in] w[i,out,in]^T + b[i,out])) for i < s.layers. b may be null.

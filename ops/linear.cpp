@@ -46,10 +46,9 @@ void cpu::linear_forward(float* y, const float* x, const float* w, const float* 
   std::deque<PackedWeights> wt;  // which cannot be moved
   for (int64_t i = 0; in > 0 && i < layers; ++i) wt.emplace_back(w + i * s.weights(), in, out, true);
   FirstError error;
-#pragma omp parallel for schedule(static)
-  for (int64_t first = 0; first < s.rows; first += rows_at_once)
+  parallel_for((rows + rows_at_once - 1) / rows_at_once, s.products() >= parallel_from_products, [&](int64_t index) {
     error.guard([&] {
-      const int64_t count = std::min(rows_at_once, s.rows - first);
+      const int64_t first = index * rows_at_once, count = std::min(rows_at_once, s.rows - first);
       const PackedOperand operand(x + first * s.in, count * s.in);
       for (int64_t i = 0; i < s.layers; ++i) {
         const int64_t begin = i * s.outputs() + first * s.out;
@@ -59,6 +58,7 @@ void cpu::linear_forward(float* y, const float* x, const float* w, const float* 
         if (dropout.p > 0) apply_dropout(block, block, begin, count * s.out, dropout);
       }
     });
+  });
   error.rethrow();
 }
 
@@ -139,9 +139,9 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
     return {dx, dw ? own : nullptr, db ? own + size - biases : nullptr};
   };
   FirstError error;
-#pragma omp parallel for schedule(static)
-  for (int64_t part = 0; part < parts.count; ++part)
+  parallel_for(parts.count, s.products() >= parallel_from_products, [&](int64_t part) {
     error.guard([&] { backward_rows(of_part(part), inputs, packed, parts.begin(part), parts.end(part)); });
+  });
   error.rethrow();
   const auto add_parts = [&](float* sum, int64_t offset, int64_t n) {
     constexpr int64_t piece = 4096;  // stays in the cache

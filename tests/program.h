@@ -38,10 +38,11 @@ inline std::vector<std::string> split(const std::string& text, char at) {
 
 inline bool has_gnuplot() { return std::system("command -v gnuplot >/dev/null 2>&1") == 0; }
 
-// What the program has said on stderr, but not that there is no gnuplot: it says so once, and goes on.
+// What the program has said on stderr, but not what it says once of this machine: that there is no gnuplot, or that
+// others use its cores.
 inline std::string without_plots(std::string err) {
-  const std::string sentence = "gnuplot is not installed: no plots\n";
-  if (const size_t at = err.find(sentence); at != std::string::npos) err.erase(at, sentence.size());
+  for (const char* begin : {"gnuplot is not installed: no plots", "runnel: this machine is busy"})
+    if (const size_t at = err.find(begin); at != std::string::npos) err.erase(at, err.find('\n', at) + 1 - at);
   return err;
 }
 

@@ -1,8 +1,11 @@
 // The command line: how values are read, what is said of those that cannot be, and output that cannot be written.
+#include <sched.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "apps/cli/runtime.h"
 #include "engine/numerics.h"
 #include "engine/text.h"
 #include "models/attention.h"
@@ -273,6 +276,49 @@ TEST_CASE("the command line: more threads than cores are used, with a warning") 
   const Result result = succeed(box, train + "--steps 1 --out run --threads " + std::to_string(cores + 1));
   CHECK(contains(result.err, "runnel: " + std::to_string(cores + 1) + " threads on "));
   CHECK(succeed(box, train + "--steps 1 --out other").err.empty());
+}
+
+TEST_CASE("the command line: OMP_NUM_THREADS counts, also where a process has fewer cores than the machine") {
+  const Sandbox box;
+  cpu_set_t before, one;
+  REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+  const std::string wish = from_environment("OMP_NUM_THREADS", "");
+  setenv("OMP_NUM_THREADS", "3", 1);
+  const Result result = succeed(box, train + "--threads 0 --steps 1 --out run");
+  if (wish.empty())
+    unsetenv("OMP_NUM_THREADS");
+  else
+    setenv("OMP_NUM_THREADS", wish.c_str(), 1);
+  REQUIRE(sched_setaffinity(0, sizeof before, &before) == 0);
+  CHECK(contains(result.err, "runnel: 3 threads on 1 cores"));
+}
+
+TEST_CASE("the command line: OpenMP's threads spin shortly while they wait, unless the user says how they wait") {
+  const Sandbox box;
+  const std::string wish = from_environment("OMP_WAIT_POLICY", "");
+  setenv("OMP_DISPLAY_ENV", "verbose", 1);
+  unsetenv("OMP_WAIT_POLICY");
+  const Result ours = succeed(box, "--version");
+  setenv("OMP_WAIT_POLICY", "active", 1);
+  const Result theirs = succeed(box, "--version");
+  if (wish.empty())
+    unsetenv("OMP_WAIT_POLICY");
+  else
+    setenv("OMP_WAIT_POLICY", wish.c_str(), 1);
+  unsetenv("OMP_DISPLAY_ENV");
+  CHECK(contains(ours.err, "GOMP_SPINCOUNT = '2000'") == contains(ours.err, "GOMP_SPINCOUNT"));
+  CHECK_FALSE(contains(theirs.err, "GOMP_SPINCOUNT = '2000'"));
+  CHECK(ours.out == theirs.out);
+}
+
+TEST_CASE("the command line: a busy machine gets one sentence") {
+  CHECK(about_load(3, 2).empty());
+  CHECK(about_load(8.25, 2) ==
+        "runnel: this machine is busy, with a load average of 8.2 on 2 cores: all takes longer; a "
+        "small model is fastest with --threads 1\n");
 }
 
 TEST_CASE("--quiet: results and errors, but no progress") {

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "engine/finite_guard.h"
+#include "engine/host.h"
 #include "engine/numerics.h"
 #include "engine/recompute.h"
 #include "tests/check.h"
@@ -262,6 +263,35 @@ TEST_CASE("available_memory: of the machine, or what a control group leaves, wit
   CHECK(available() == 0);
   fs::remove_all(root);
   CHECK(available_memory() > 0);
+}
+
+TEST_CASE("quota_of_cores: the smallest CPU quota of a control group and those above it, rounded up") {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::temp_directory_path() / ("runnel-quota-" + std::to_string(getpid()));
+  const auto write = [&](const std::string& path, const std::string& text) {
+    fs::create_directories((root / path).parent_path());
+    std::ofstream(root / path) << text;
+  };
+  const auto cores = [&] { return quota_of_cores(root.string() + "/"); };
+  constexpr int64_t none = std::numeric_limits<int64_t>::max();
+  CHECK(cores() == none);
+  write("proc/self/cgroup", "0::/a/b\n");
+  write("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+  CHECK(cores() == none);
+  write("sys/fs/cgroup/a/cpu.max", "250000 100000\n");  // of the group above
+  CHECK(cores() == 3);
+  write("sys/fs/cgroup/a/b/cpu.max", "50000 100000\n");
+  CHECK(cores() == 1);
+  write("proc/self/cgroup", "4:cpu,cpuacct:/c/d\n1:cpuset:/a\n");  // v1
+  write("sys/fs/cgroup/cpu/c/d/cpu.cfs_quota_us", "-1\n");
+  write("sys/fs/cgroup/cpu/c/d/cpu.cfs_period_us", "100000\n");
+  CHECK(cores() == none);
+  write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "200000\n");
+  CHECK(cores() == none);  // without a period
+  write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+  CHECK(cores() == 2);
+  fs::remove_all(root);
+  CHECK(quota_of_cores() > 0);
 }
 
 TEST_CASE("free_memory: what is released counts as free, though the pool keeps it") {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -13,6 +14,7 @@
 #include "engine/check.h"
 #include "engine/communicator.h"
 #include "engine/file.h"
+#include "engine/host.h"
 #include "engine/numerics.h"
 #include "engine/text.h"
 #include "engine/version.h"
@@ -59,9 +61,10 @@ void RuntimeOptions::prepare() {
                 : precision == "int8" ? Precision::int8
                                       : Precision::f32,
                 where());
-  // The cores of a host, or those that the launcher has bound this process to.
+  // The cores that the launcher has bound this process to, or its share of the host's; a CPU quota is shared, too.
   const int64_t cores = omp_get_num_procs(), of_host = sysconf(_SC_NPROCESSORS_ONLN), on_host = all.processes_on_host();
-  if (threads == 0) threads = cores < of_host ? cores : std::max<int64_t>(omp_get_max_threads() / on_host, 1);
+  const int64_t quota = quota_of_cores(), share = std::min(cores < of_host ? cores : cores / on_host, quota / on_host);
+  if (threads == 0) threads = std::getenv("OMP_NUM_THREADS") ? omp_get_max_threads() : std::max<int64_t>(share, 1);
   if (on_host > 1 && cores * on_host < of_host)
     fmt::print(stderr,
                "runnel: the launcher has bound each of {} processes to {} of {} cores; mpirun --bind-to none leaves "
@@ -70,9 +73,11 @@ void RuntimeOptions::prepare() {
   // Under OMP_THREAD_LIMIT a team is smaller than was requested, and oneDNN leaves undone what the missing threads had.
   threads = std::min<int64_t>(threads, omp_get_thread_limit());
   omp_set_num_threads(static_cast<int>(threads));
-  if (threads > omp_get_num_procs())
+  if (const int64_t granted = std::min(cores, quota); threads > granted)
     fmt::print(stderr, "runnel: {} threads on {} cores, which is slower than a thread for each core\n", threads,
-               omp_get_num_procs());
+               granted);
+  double load = 0;  // of the last minute
+  if (!cuda && threads > 1 && getloadavg(&load, 1) == 1) fmt::print(stderr, "{}", about_load(load, of_host));
   const nlohmann::json numerics{{"version", program_text()},
                                 {"device", cuda ? model_name(Device::cuda) : "cpu"},
                                 {"instruction set", name(instruction_set())},
@@ -95,6 +100,14 @@ void name_left_out(const std::string& sentence, const std::vector<std::string>& 
     }
   warn("runnel: " + shown(sentence + place) + "\n");
   for (size_t i = 0; i < (place.empty() ? all.size() : few); ++i) warn("  " + shown(all[i]) + "\n");
+}
+
+std::string about_load(double load, int64_t cores) {
+  if (load <= 1.5 * static_cast<double>(cores)) return "";
+  return fmt::format(
+      "runnel: this machine is busy, with a load average of {:.1f} on {} cores: all takes longer; a small model is "
+      "fastest with --threads 1\n",
+      load, cores);
 }
 
 void check_is_model(const std::string& model) {

@@ -35,6 +35,8 @@ struct RuntimeOptions {
 // Says what of the data is left out, and names it on stderr: each as "NAME: REASON", all of them or, if they are many,
 // the first five and the file `list` that has all of them.
 void name_left_out(const std::string& sentence, const std::vector<std::string>& all, const std::filesystem::path& list);
+// A sentence for a machine whose load average says that other programs use its cores, else "".
+std::string about_load(double load, int64_t cores);
 
 // Throws UsageError unless --model names something that may be a checkpoint.
 void check_is_model(const std::string& model);

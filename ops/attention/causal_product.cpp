@@ -36,7 +36,7 @@ void right_product(float* y, const float* s, const float* x, int64_t e, int64_t 
 void cpu::causal_product_forward(float* y, const float* q, const float* k, const float* v, AttentionSizes sizes) {
   const int64_t length = sizes.length, heads = sizes.heads, e = sizes.e, m = sizes.m;
   const ThreadScratch states(e * m);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (sizes.sequences() * length * e * m >= parallel_from_products)
   for (int64_t n = 0; n < sizes.sequences(); ++n) {
     float* const s = states.own();
     clear(s, e * m);
@@ -52,7 +52,7 @@ void cpu::causal_product_backward(float* dq, float* dk, float* dv, const float* 
                                   const float* v, AttentionSizes sizes) {
   const int64_t length = sizes.length, heads = sizes.heads, e = sizes.e, m = sizes.m;
   const ThreadScratch states(e * m);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (sizes.sequences() * length * e * m >= parallel_from_products)
   for (int64_t n = 0; n < sizes.sequences(); ++n) {
     float* const s = states.own();
     clear(s, e * m);

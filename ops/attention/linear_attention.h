@@ -303,7 +303,7 @@ class ChunkScan {
   void each_chunk(Visit visit) {
     const int64_t length = (length_ + segments_ - 1) / segments_;
     const int64_t group = (sizes_.heads + groups_ - 1) / groups_;
-#pragma omp parallel
+#pragma omp parallel if (sizes_.sequences() * length_ * sizes_.e * sizes_.m >= parallel_from_products)
     {
       LinearChunk chunk(sizes_, group, scratch_.own());
 #pragma omp for collapse(3) schedule(static)

@@ -64,13 +64,18 @@ class BlockDropout {
   int64_t of_sequence_, of_query_;  // numbers of weights
 };
 
+// Of work for several threads.
+bool is_enough(const AttentionSizes& s) {
+  return s.sequences() * s.length * s.key_length * (s.e + s.m) >= parallel_from_products;
+}
+
 }  // namespace
 
 // Threads share the blocks of queries.
 void cpu::softmax_attention_forward(float* y, float* l, const float* q, const float* k, const float* v,
                                     const int32_t* lengths, AttentionSizes s, Dropout dropout) {
   const ThreadScratch scratch(SoftmaxBlock::floats(s));
-#pragma omp parallel
+#pragma omp parallel if (is_enough(s))
   {
     SoftmaxBlock b(s, scratch.own());
 #pragma omp for collapse(2) schedule(dynamic)
@@ -99,7 +104,7 @@ void cpu::softmax_attention_backward(float* dq, float* dk, float* dv, const floa
                                      AttentionSizes s, Dropout dropout) {
   const float scale = score_scale(s);
   const ThreadScratch scratch(SoftmaxBlock::floats(s, s.length));
-#pragma omp parallel
+#pragma omp parallel if (is_enough(s))
   {
     SoftmaxBlock b(s, scratch.own(), s.length);
 #pragma omp for schedule(static)

@@ -10,6 +10,7 @@
 
 #include "engine/check.h"
 #include "engine/numerics.h"
+#include "ops/cpu/loops.h"
 #include "ops/kernels.h"
 
 namespace runnel::onednn {
@@ -45,6 +46,20 @@ const dnnl::engine& engine() {
   }();
   return the_engine;
 }
+
+// While it lives, what the calling thread asks oneDNN for is planned for, and computed by, that thread alone.
+class Alone {
+ public:
+  explicit Alone(bool wanted = true) : threads_(omp_get_max_threads()) {
+    if (wanted) omp_set_num_threads(1);
+  }
+  ~Alone() { omp_set_num_threads(threads_); }
+  Alone(const Alone&) = delete;
+  Alone& operator=(const Alone&) = delete;
+
+ private:
+  int threads_;
+};
 
 memory::data_type operand_type() {
   return precision() == Precision::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
@@ -101,6 +116,7 @@ class Product {
 void gemm(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
           bool transpose_b) {
   engine();  // which restricts dnnl_sgemm, too
+  const Alone alone(m * n * k < parallel_from_products);
   const dnnl_status_t status = dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1, a,
                                           transpose_a ? m : k, b, transpose_b ? k : n, 0, c, n);
   check(status == dnnl_success, "matrix product of ", m, " x ", k, " and ", k, " x ", n, ": oneDNN failed with status ",
@@ -111,6 +127,7 @@ Operand::Operand(const float* rows, int64_t n) : data_(const_cast<float*>(rows))
   if (precision() != Precision::bf16) return;
   rounded_ = std::make_unique<Storage>(static_cast<size_t>(n) * sizeof(uint16_t), Device::cpu);
   data_ = rounded_->data();
+  const Alone alone;
   ON_CPU(round_to_bf16(static_cast<uint16_t*>(data_), rows, n));
 }
 
@@ -143,6 +160,7 @@ struct Packing {
 }  // namespace
 
 PackedMatrix::PackedMatrix(const float* b, int64_t k, int64_t n, bool transposed) {
+  const Alone alone(k * n < parallel_from);
   static thread_local std::map<std::tuple<Precision, int64_t, int64_t, bool>, Packing> packings;
   const auto key = std::make_tuple(precision(), k, n, transposed);
   auto packing = packings.find(key);
@@ -159,6 +177,7 @@ PackedMatrix::PackedMatrix(PackedMatrix&&) noexcept = default;
 
 void PackedMatrix::multiply(float* c, const Operand& a, int64_t m, bool add) const {
   const auto& [k, n, desc, storage] = *layout_;
+  const Alone alone;
   static thread_local std::map<std::tuple<Precision, int64_t, int64_t, int64_t, bool>, Product> products;
   const auto key = std::make_tuple(precision(), m, n, k, add);
   auto product = products.find(key);
@@ -171,6 +190,7 @@ void PackedMatrix::multiply(float* c, const Operand& a, int64_t m, bool add) con
 }
 
 void transposed_product(float* c, const Operand& a, const Operand& b, int64_t rows, int64_t m, int64_t n, bool add) {
+  const Alone alone;
   static thread_local std::map<std::tuple<Precision, int64_t, int64_t, int64_t, bool>, Product> products;
   const auto key = std::make_tuple(precision(), rows, m, n, add);
   auto product = products.find(key);

@@ -9,7 +9,10 @@
 namespace runnel {
 namespace {
 
-constexpr int64_t parallel_from = 1 << 15;  // elements: below, waking the threads costs more than they save
+// Below, waking the threads costs more than they save, above all where other programs use the cores and threads wait
+// for one that does not run.
+constexpr int64_t parallel_from = 1 << 15;           // elements
+constexpr int64_t parallel_from_products = 1 << 20;  // of matrix products: multiplications
 
 // y[i] = f(x[i], ...) for i < n, where f takes and gives vectors.
 template <class F, class... X>
@@ -60,14 +63,14 @@ RUNNEL_INLINE inline void set_all(float* y, float x, int64_t n) {
   map(y, n, [all = splat(x)]() RUNNEL_INLINE { return all; });
 }
 
-// work(i) for each i < count: by all threads if there is enough of it, else without a parallel region, since in libgomp
-// even a region of one thread ends with a system call.
+// work(i) for each i < count: by all threads if there is enough of it for several, else without a parallel region,
+// since in libgomp even a region of one thread ends with a system call.
 template <class Work>
 inline void parallel_for(int64_t count, bool is_enough, Work work) {
   const auto some = [&work](int64_t begin, int64_t end) RUNNEL_NOINLINE {
     for (int64_t i = begin; i < end; ++i) work(i);
   };
-  if (!is_enough || omp_in_parallel() || omp_get_max_threads() == 1) return some(0, count);
+  if (!is_enough || count < 2 || omp_in_parallel() || omp_get_max_threads() == 1) return some(0, count);
 #pragma omp parallel
   {
     const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
