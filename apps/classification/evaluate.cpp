@@ -10,8 +10,8 @@
 #include "datasets/batch.h"
 #include "engine/check.h"
 #include "engine/communicator.h"
-#include "engine/text.h"
 #include "engine/finite_guard.h"
+#include "engine/text.h"
 
 namespace runnel {
 
