@@ -14,6 +14,7 @@
 #include "datasets/image_file.h"
 #include "engine/check.h"
 #include "engine/random.h"
+#include "engine/text.h"
 
 namespace runnel {
 namespace {
