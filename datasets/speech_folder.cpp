@@ -33,7 +33,7 @@ bool is_there(const fs::path& path) {
 std::vector<Entry> read_tsv(const fs::path& list) {
   std::vector<Entry> entries;
   LineFile file(list);
-  for (std::string line; file.next(line);) {
+  for (std::string line; file.next_text(line);) {
     if (line.empty()) continue;
     const std::vector<std::string_view> parts_of = fields(line);
     if (parts_of.size() != 2) file.wrong("not a path, a tab and a text");
@@ -46,7 +46,7 @@ std::vector<Entry> read_tsv(const fs::path& list) {
 std::vector<Entry> read_jsonl(const fs::path& list) {
   std::vector<Entry> entries;
   LineFile file(list);
-  for (std::string line; file.next(line);) {
+  for (std::string line; file.next_text(line);) {
     if (line.empty()) continue;
     const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
     const auto text_of = [&](const char* key) -> std::string {
@@ -73,11 +73,11 @@ std::vector<Entry> read_kaldi(const fs::path& folder) {
       ": parts of recordings are not read; write each to a file of its own (Kaldi's extract-segments) and list these");
   std::map<std::string, std::string> texts;
   LineFile text_file(folder / "text");
-  for (std::string line; text_file.next(line);)
+  for (std::string line; text_file.next_text(line);)
     if (!line.empty()) texts.insert(split_line(text_file, line));
   std::vector<Entry> entries;
   LineFile file(folder / "wav.scp");
-  for (std::string line; file.next(line);) {
+  for (std::string line; file.next_text(line);) {
     if (line.empty()) continue;
     const auto [id, audio] = split_line(file, line);
     if (audio.empty()) file.wrong("not an id and a path");
@@ -107,7 +107,7 @@ Spelling spelling_of(const fs::path& folder, const std::vector<Entry>& train) {
   if (const fs::path lexicon = folder / "lexicon.txt"; is_there(lexicon)) {
     std::vector<std::string> lines;
     LineFile file(lexicon);
-    for (std::string line; file.next(line);) lines.push_back(line);
+    for (std::string line; file.next_text(line);) lines.push_back(line);
     try {
       return Spelling::lexicon(lines);
     } catch (const Error& error) {

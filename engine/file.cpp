@@ -140,7 +140,8 @@ int64_t read_some(int file, void* to, size_t bytes) {
 std::string read_file(const fs::path& path, uint64_t most) {
   const Descriptor file{open_regular_file(path)};
   struct stat status;
-  check(fstat(file.fd, &status) == 0, path.string(), " cannot be read: ", std::strerror(errno));
+  const bool is_known = fstat(file.fd, &status) == 0;
+  check(is_known, path.string(), " cannot be read: ", std::strerror(errno));
   check(static_cast<uint64_t>(status.st_size) <= most, path.string(), " has ", status.st_size, " bytes, more than ",
         most);
   std::string text(static_cast<size_t>(status.st_size), '\0');

@@ -409,6 +409,7 @@ TEST_CASE("read_speech_folder: three forms of lists, a lexicon, recordings that 
     check_fails(read, words);
   };
   check_list("train.tsv", "audio/a.wav no\n", "train.tsv:1: not a path, a tab and a text");
+  check_list("train.tsv", "audio/a.wav\tcaf\xe9\n", "train.tsv:1: \"audio/a.wav\\tcaf\\xe9\" is not UTF-8");
   check_list("train.tsv", "", "the list train is empty");
   check_list("train.tsv", "none.wav\tno\n", "no recording of the list train can be read; the last: there is no file ");
   write_bytes(root / "train.tsv", "audio/a.wav\tno\n");
