@@ -162,7 +162,8 @@ void require(bool holds, const std::filesystem::path& path, const What&... what)
 OpenFile::OpenFile(const std::filesystem::path& path) : file(fdopen(open_regular_file(path), "rb"), std::fclose) {
   check(file != nullptr, "cannot open ", path.string(), ": ", std::strerror(errno));
   struct stat status;
-  check(fstat(fileno(file.get()), &status) == 0, "cannot read ", path.string(), ": ", std::strerror(errno));
+  const bool is_known = fstat(fileno(file.get()), &status) == 0;
+  check(is_known, "cannot read ", path.string(), ": ", std::strerror(errno));
   const auto size = static_cast<uint64_t>(status.st_size);
   uint64_t length = 0;
   require(size >= sizeof length && read(&length, sizeof length), path, "it has ", size, " bytes, too few for a header");

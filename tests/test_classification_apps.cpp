@@ -163,7 +163,7 @@ TEST_CASE("classification: the paper's preset has Long Range Arena's sizes for e
 TEST_CASE("classification: names of classes and files cannot write on the terminal, or forge a line") {
   const Sandbox box;
   const std::string forged = "new\nline:fake\x1b]0;title\a";
-  for (const std::string name : {forged, std::string("other")})
+  for (const std::string& name : {forged, std::string("other")})
     for (int i = 0; i < 10; ++i) write_bytes(box.folder / "texts" / name / (std::to_string(i) + ".txt"), name);
   succeed(box, "text train " + small_model + "--data texts --steps 2 --out run");
   write_bytes(box.folder / "\x1b[2J.txt", "x");
