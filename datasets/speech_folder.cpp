@@ -209,6 +209,7 @@ SpeechCorpus read_speech_folder(const fs::path& folder, int64_t length, bool str
                                        array == 0 ? as_chars(features[i].numbers) : features[i].problem});
     if (!cache.empty()) file.write(written);
   }
+  if (!cache.empty()) corpus.cache = file.path();
 
   size_t next = 0;
   const std::array<SpeechSet*, 3> sets{&corpus.data.train, &corpus.data.validation, &corpus.data.test};

@@ -20,6 +20,7 @@ struct SpeechCorpus {
   Spelling spelling;
   int64_t rate;                      // samples per second
   std::vector<std::string> skipped;  // why recordings are left out: each names its file
+  std::filesystem::path cache = {};  // the file that keeps the features, if there is one
 };
 
 bool is_speech_folder(const std::filesystem::path& folder);

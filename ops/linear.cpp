@@ -32,7 +32,7 @@ void finish(float* y, const float* b, int64_t rows, int64_t n, Activation activa
     if (b) accumulate(y, b, n);
     if (activation == Activation::relu)
       map(
-          y, n, [](Lanes x) RUNNEL_INLINE { return x > 0 ? x : Lanes{}; }, y);
+          y, n, [](Lanes x) RUNNEL_INLINE { return x <= 0 ? Lanes{} : x; }, y);  // NaN stays NaN
   }
 }
 

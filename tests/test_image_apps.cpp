@@ -114,8 +114,9 @@ TEST_CASE("mnist train: what a run writes and prints") {
   std::set<std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(box.folder / "run"))
     if (entry.path().filename() != "loss.png") files.insert(entry.path().filename());  // needs gnuplot
-  CHECK(files == std::set<std::string>{"config.json", "metrics.csv", "last.safetensors", "best.safetensors", "samples",
-                                       "report.html", "step-0000003.png", "step-0000006.png"});
+  CHECK(files == std::set<std::string>{"config.json", "metrics.csv", "time.json", "last.safetensors",
+                                       "best.safetensors", "samples", "report.html", "step-0000003.png",
+                                       "step-0000006.png"});
 
   const std::vector<std::string> rows = split(read(box.folder / "run" / "metrics.csv"), '\n');
   REQUIRE(rows.size() == 3);

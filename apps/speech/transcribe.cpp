@@ -57,6 +57,7 @@ std::filesystem::path png_of(std::filesystem::path csv) { return csv.replace_ext
 
 // Throws, before anything is written, if pictures would replace each other, or a file that is not such a one.
 void check_pictures(const TranscribeOptions& o) {
+  std::filesystem::create_directories(o.pictures);
   std::map<std::string, std::string> taken;
   for (const std::string& file : o.files) {
     const std::string csv = csv_of(o, file).string();
@@ -149,7 +150,6 @@ int transcribe_files(const TranscribeOptions& o, const LoadedTranscriber& loaded
       labels.push_back({{"label", symbol}, {"seconds", seconds}, {"probability", spike.probability}});
     }
     if (!o.pictures.empty()) {
-      std::filesystem::create_directories(o.pictures);
       write_picture(csv_of(o, file), set.utterance(0), found, spikes, loaded.spelling.symbols(), stack);
     }
     if (!o.json) fmt::print("{}: {}  (confidence {:.3f})\n{}\n", file, text, sure, line);

@@ -114,7 +114,7 @@ RUNNEL_NOINLINE void packed_product(const Panel* panels, const Number* x, int64_
         if constexpr (is_scaled<Weights>)
           sum *= std::bit_cast<float>(x[r * x_stride + 2 * depth]) * load(of.weights + depth * panel_columns + first);
         sum += load(of.b + first, columns);
-        if (activation == Activation::relu) sum = sum > 0 ? sum : Lanes{};
+        if (activation == Activation::relu) sum = sum <= 0 ? Lanes{} : sum;
         store(of.y + r * of.stride + first, sum, columns);
       }
 }
