@@ -17,6 +17,7 @@
 #include "datasets/audio.h"
 #include "datasets/fbank.h"
 #include "engine/check.h"
+#include "engine/text.h"
 #include "engine/file.h"
 
 namespace runnel {
@@ -149,10 +150,9 @@ int transcribe_files(const TranscribeOptions& o, const LoadedTranscriber& loaded
       line += fmt::format("  {:.2f} {}", seconds, symbol);
       labels.push_back({{"label", symbol}, {"seconds", seconds}, {"probability", spike.probability}});
     }
-    if (!o.pictures.empty()) {
+    if (!o.pictures.empty())
       write_picture(csv_of(o, file), set.utterance(0), found, spikes, loaded.spelling.symbols(), stack);
-    }
-    if (!o.json) fmt::print("{}: {}  (confidence {:.3f})\n{}\n", file, text, sure, line);
+    if (!o.json) fmt::print("{}: {}  (confidence {:.3f})\n{}\n", shown(file), shown(text), sure, shown(line));
     all.push_back({{"file", file}, {"text", text}, {"confidence", sure}, {"labels", labels}});
   }
   if (o.json) print_json({{"model", loaded.checkpoint.path.string()}, {"recordings", all}});
@@ -186,7 +186,7 @@ int transcribe_stream(const LoadedTranscriber& loaded) {
   int32_t before = 0;
   int64_t frames = 0;
   const auto finish = [&] {
-    fmt::print("text: {}\n", loaded.spelling.text(labels));
+    fmt::print("text: {}\n", shown(loaded.spelling.text(labels)));
     labels.clear();
   };
   const auto hear = [&](std::span<const float> features) {
@@ -200,7 +200,7 @@ int transcribe_stream(const LoadedTranscriber& loaded) {
       if (best != 0 && best != before) {
         labels.push_back(best);
         fmt::print("{:.2f} {}\n", frame_seconds * static_cast<double>(frames * stack),
-                   loaded.spelling.symbols()[static_cast<size_t>(best)]);
+                   shown(loaded.spelling.symbols()[static_cast<size_t>(best)]));
         std::fflush(stdout);
       }
       before = best;
