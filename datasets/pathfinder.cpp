@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t per_file = 1000, side = 32;
+constexpr int64_t per_file = 1000, image_side = 32;
 static_assert(std::is_trivially_copyable_v<PathfinderImage> &&
               std::has_unique_object_representations_v<PathfinderImage>);
 
@@ -26,7 +26,7 @@ std::vector<PathfinderImage> read_images(const CacheFile& file) {
     archive.numbers(std::span(images));
     for (const PathfinderImage& image : images) {
       check(image.connected == 0 || image.connected == 1, "a label ", image.connected, " of two classes");
-      check(std::ranges::all_of(image.markers, [](uint8_t place) { return place < side; }),
+      check(std::ranges::all_of(image.markers, [](uint8_t place) { return place < image_side; }),
             "a marker outside its image");
     }
   };
@@ -60,7 +60,7 @@ PathfinderSet pathfinder_images(const PathfinderOptions& options, const fs::path
   check(count > 0, "pathfinder: a set of ", count, " images");
   pathfinder_image(difficulty, seed, 0);  // throws here, and not in the parallel loop, if there is no such difficulty
   const std::string name = "Pathfinder (" + difficulty + ", generated with seed " + std::to_string(seed) + ")";
-  PathfinderSet set{{name, count, side, side, 1, {}, {}, {"separate", "connected"}}};
+  PathfinderSet set{{name, count, image_side, image_side, 1, {}, {}, {"separate", "connected"}}};
   const std::string kind = difficulty + "-" + std::to_string(seed);
   if (!cache.empty()) set.cache = cache / ("pathfinder-" + kind);
 
@@ -97,7 +97,7 @@ double marker_distance_accuracy(const PathfinderSet& set, int64_t train) {
     const auto& [y, x, v, u] = set.markers[static_cast<size_t>(i)];
     return static_cast<size_t>((y - v) * (y - v) + (x - u) * (x - u));
   };
-  constexpr size_t farthest = 2 * (side - 1) * (side - 1);
+  constexpr size_t farthest = 2 * (image_side - 1) * (image_side - 1);
   std::array<int64_t, farthest + 1> excess{};  // of connected images, first of each distance, then of those from it on
   for (int64_t i = 0; i < train; ++i) excess[squared(i)] += set.images.labels[static_cast<size_t>(i)] ? 1 : -1;
   for (size_t d = farthest; d > 0; --d) excess[d - 1] += excess[d];

@@ -7,8 +7,12 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
+#include <limits>
 #include <mutex>
+#include <optional>
+#include <utility>
 
 #include "engine/check.h"
 #include "engine/numerics.h"
@@ -36,6 +40,42 @@ int64_t group_size(Device device, int64_t threads, int64_t sequence_bytes) {
   const int64_t fit = free_memory(device) / 2 / threads / sequence_bytes;
   return std::clamp<int64_t>(fit, 1, device == Device::cpu ? largest_group : largest_cuda_group);
 }
+
+// Threads that draw together wait for each other many times in each step. Where other programs use the cores, one often
+// waits for another that does not run: such a step takes many times as long as the fastest, and then a thread alone,
+// which never waits, goes on for a while. What is drawn does not depend on it.
+class Team {
+ public:
+  explicit Team(int64_t threads) : threads_(static_cast<int>(threads)) {}
+  ~Team() { omp_set_num_threads(threads_); }
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  void before_step() {
+    constexpr int64_t alone = 256, watched = 32;  // steps
+    constexpr double most_lost = 24;              // in fastest steps: some milliseconds, of two waits or more
+    const Clock::time_point now = Clock::now();
+    const double seconds = std::chrono::duration<double>(now - std::exchange(begun_, now)).count();
+    if (++step_ <= 2) return;  // the first step also prepares the weights
+    if (omp_get_max_threads() == 1) {
+      if (step_ == until_) omp_set_num_threads(threads_);
+      return;
+    }
+    fastest_ = std::min(fastest_, seconds);
+    lost_ = step_ % watched == 0 ? 0 : lost_ + seconds - fastest_;
+    if (lost_ < most_lost * fastest_) return;
+    omp_set_num_threads(1);
+    until_ = step_ + alone;
+    lost_ = 0;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const int threads_;
+  int64_t step_ = 0, until_ = 0;  // one thread draws until then
+  Clock::time_point begun_ = Clock::now();
+  double fastest_ = std::numeric_limits<double>::infinity(), lost_ = 0;  // seconds, of steps by all threads
+};
 
 }  // namespace
 
@@ -82,7 +122,10 @@ void complete(std::vector<uint8_t>& sequences, int64_t known, const Decoder& dec
       put_row(bytes, next, own->position());
     };
     Replay one_byte(device, draw_one);
+    std::optional<Team> team;
+    if (are_few && threads > 1) team.emplace(threads);
     for (int64_t t = known; t < n; ++t) {
+      if (team) team->before_step();
       own->is_replayable() ? one_byte.run() : draw_one();
       if (progress) {
         const std::lock_guard lock(reporting);

@@ -17,8 +17,8 @@
 #include "datasets/audio.h"
 #include "datasets/fbank.h"
 #include "engine/check.h"
-#include "engine/text.h"
 #include "engine/file.h"
+#include "engine/text.h"
 
 namespace runnel {
 namespace {
