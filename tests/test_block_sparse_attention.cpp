@@ -15,7 +15,8 @@ struct Case {
   bool causal;
   Lists seen;  // drawn at random, that of block 1 empty
   Tensor q, k, v;
-  Indices lengths;  // or empty
+  Indices lengths;            // or empty
+  std::vector<int32_t> ends;  // the same, or the number of keys
   std::optional<Band> band;
   bool by_length;
   Case(const std::array<int64_t, 8>& sizes, bool is_causal, bool padded, Device device, bool banded = false,
@@ -42,10 +43,11 @@ struct Case {
         for (int64_t c = 0; c < key_blocks(); ++c)
           if (key.below(draw++, 3) == 0 && r != 1) seen.back().push_back(static_cast<int32_t>(c));
       }
+    ends.assign(static_cast<size_t>(b), static_cast<int32_t>(s));
     if (!padded) return;
-    std::vector<int32_t> some;  // none, all, and what is between
-    for (int64_t n = 0; n < b; ++n) some.push_back(static_cast<int32_t>(n == 0 ? 0 : n == 1 ? s : s - s / (n + 1)));
-    lengths = Indices(Shape{b}, some, device);
+    for (int64_t n = 0; n < b; ++n)  // none, all, and what is between
+      ends[static_cast<size_t>(n)] = static_cast<int32_t>(n == 0 ? 0 : n == 1 ? s : s - s / (n + 1));
+    lengths = Indices(Shape{b}, ends, device);
   }
   int64_t query_blocks() const { return (l + query_block - 1) / query_block; }
   int64_t key_blocks() const { return (s + key_block - 1) / key_block; }
@@ -55,7 +57,7 @@ struct Case {
     return block_sparse_attention(in[0], in[1], in[2], pattern(), mask());
   }
   bool sees(int64_t n, int64_t i, int64_t j) const {
-    const int64_t end = lengths ? lengths.to_vector()[static_cast<size_t>(n)] : s;
+    const int64_t end = ends[static_cast<size_t>(n)];
     const int64_t first = by_length ? (end + key_block - 1) / key_block * query_blocks() : 0;
     const auto& list = seen[static_cast<size_t>(first + i / query_block)];
     return std::count(list.begin(), list.end(), j / key_block) > 0 && (!causal || j <= i) && j < end &&

@@ -216,10 +216,10 @@ TEST_CASE("safetensors: tensors may lie in another order than their names") {
 TEST_CASE("safetensors: a header of many tensors takes linear time") {
   const Folder folder;
   std::string header = "{";
-  for (int i = 0; i < 70'000; ++i)
+  for (int i = 0; i < 30'000; ++i)
     header += (i ? ",\"" : "\"") + std::to_string(i) + R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})";
   write(folder.path / "many", file_of(header + "}", 0));
-  CHECK(load_safetensors(folder.path / "many").tensors.size() == 70'000);
+  CHECK(load_safetensors(folder.path / "many").tensors.size() == 30'000);
 }
 
 TEST_CASE("safetensors: F16 and BF16 become float32, and tensors of other types are left out") {
