@@ -66,6 +66,8 @@ TEST_CASE("spelling: characters, words and phones, and the text that labels are 
   CHECK(phones.text(damaged) == "one nine seven seven");
 
   CHECK(Spelling::lexicon({"a X Y", "", "a Y"}).labels("a").size() == 2);  // the first counts
+  const Spelling two = Spelling::lexicon({"a X Y", "b Z"});
+  CHECK(two.text(std::vector<int32_t>{two.labels("a")[1]}) == "a");  // the first label is missing
   check_fails([] { Spelling::lexicon({"a X", "b"}); }, "lexicon: line 2: \"b\" has no phones");
   check_fails([] { Spelling::lexicon({}); }, "there are no symbols");
 }
