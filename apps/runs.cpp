@@ -244,7 +244,10 @@ int compare(const std::vector<std::string>& runs, const fs::path& png) {
         return "-";
       });
   print_table(rows);
-  if (plot_losses(runs, png)) fmt::print("{}\n", shown(png.string()));
+  std::vector<std::string> begun;  // those with rows to plot
+  for (size_t i = 0; i < runs.size(); ++i)
+    if (all[i].step > 0) begun.push_back(runs[i]);
+  if (!begun.empty() && plot_losses(begun, png)) fmt::print("{}\n", shown(png.string()));
   return 0;
 }
 

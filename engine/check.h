@@ -6,8 +6,8 @@
 
 namespace runnel {
 
-// Something failed: a shape, a file, the memory, the loss. The program exits with status 1. It is kept in
-// one line, as shown() in engine/text.h prints it: the names in it may have come from anybody.
+// Something failed: a shape, a file, the memory, the loss. The program exits with status 1. The sentence is kept as one
+// printable line (shown() in engine/text.h), since names in it may come from anybody.
 struct Error : std::runtime_error {
   explicit Error(const std::string& sentence);
 };

@@ -14,9 +14,9 @@ void check_text(std::string_view text, const std::string& where);
 
 enum class Lines { escaped, kept };
 
-// The text as it may be printed on a terminal: control characters, among them line feeds, and with Lines::kept all of
-// them but line feeds and tabs; characters that change the direction of writing; and bytes that are not UTF-8 become
-// escapes as \n and \x1b. A text that has been through it stays as it is.
+// The text as it may be printed on a terminal: control characters, characters that change the direction of writing, and
+// bytes that are not UTF-8 become escapes such as \n and \x1b. Lines::kept leaves line feeds and tabs. A second call
+// changes nothing.
 std::string shown(std::string_view text, Lines lines = Lines::escaped);
 
 // For a message: shown, at most 60 bytes of it.

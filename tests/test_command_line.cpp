@@ -256,6 +256,11 @@ TEST_CASE("runs, compare: what stands in run folders, damaged ones too") {
   setenv("PATH", box.folder.c_str(), 1);  // where no gnuplot is
   CHECK_FALSE(contains(succeed(box, "compare runs/a runs/group/b").out, "compare.png"));
   setenv("PATH", path.c_str(), 1);
+  fs::copy(runs / "a", runs / "f");
+  std::ofstream(runs / "f" / "metrics.csv") << split(read(runs / "a" / "metrics.csv"), '\n')[0] << "\n";
+  const Result unbegun = succeed(box, "compare runs/f runs/f --out none.png");
+  CHECK(unbegun.err.empty());  // gnuplot is not asked for a plot of nothing
+  CHECK_FALSE(contains(unbegun.out, "none.png"));
   check_refused(box.run("compare runs/a"), 2, "compare takes two run folders or more");
   check_refused(box.run("compare runs/a runs/d"), 1, "runs/d/config.json is not a JSON object");
 

@@ -42,6 +42,13 @@ TEST_CASE("linear equals its definition, from one row to several panels, wide an
           }
 }
 
+TEST_CASE("linear: relu leaves NaN as it is, packed or not") {  // on the CPU; cuBLAS decides on CUDA
+  const Tensor x(Shape{1, 2}, {NAN, 1}), w = Tensor::full(Shape{3, 2}, 1), b = Tensor::full(Shape{3}, 0);
+  const PackedLinear layer(w, b);
+  for (const Tensor& y : {linear(x, w, b, Activation::relu), linear(x, layer, Activation::relu)})
+    for (const float value : y.to_vector()) CHECK(std::isnan(value));
+}
+
 TEST_CASE("linear with dropout is linear, then dropout") {
   for (const Device device : devices())
     for (const Activation activation : {Activation::none, Activation::relu}) {

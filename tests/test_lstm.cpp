@@ -92,7 +92,7 @@ TEST_CASE("lstm: the definition, in one direction and both, with lengths and sta
 TEST_CASE("lstm: gradients of gates, weights and states, by way of y and of the last state") {
   for (const Device device : devices())
     for (const int64_t directions : {1, 2}) {
-      const Problem p(directions, 3, 4, 5, device);
+      const Problem p(directions, 3, 6, 5, device);  // lengths 6, 4 and 2
       const auto count = static_cast<size_t>(directions);
       std::vector<Tensor> inputs = p.gates;
       inputs.insert(inputs.end(), p.w.begin(), p.w.end());

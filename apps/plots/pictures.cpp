@@ -13,10 +13,10 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <thread>
 #include <utility>
 
+#include "datasets/files.h"
 #include "engine/check.h"
 #include "engine/file.h"
 
@@ -231,9 +231,9 @@ bool plot(const std::filesystem::path& png, const std::string& commands, int wid
 
 void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title, bool bits,
                double epoch, const std::string& rate) noexcept try {
+  LineFile rows(csv);
   std::string row;
-  std::ifstream rows(csv);
-  if (!std::getline(rows, row) || !std::getline(rows, row)) return;  // only names so far
+  if (!rows.next(row) || !rows.next(row)) return;  // only names so far
   const std::string data = data_file(csv), unit = bits ? "_bits'" : "'";
   // Columns by name: how many there are depends on the task.
   const auto validation = [&](const std::string& x, const std::string& column) {

@@ -13,6 +13,7 @@
 #include "datasets/files.h"
 #include "datasets/speech_folder.h"
 #include "engine/check.h"
+#include "engine/text.h"
 #include "models/ctc.h"
 
 namespace runnel {
@@ -227,8 +228,8 @@ class SpeechTraining : public Task {
     for (const Transcription& one :
          transcribe(model_, set, some_utterances(set, 16), settings_.sequences_at_a_time(), report)) {
       const std::vector<int32_t> labels = labels_of(best_alignment(one.logits, model_.config.symbols));
-      lines += fmt::format("said  {}\nheard {}\n", set.texts[static_cast<size_t>(one.utterance)],
-                           data_.spelling.text(labels));
+      lines += fmt::format("said  {}\nheard {}\n", shown(set.texts[static_cast<size_t>(one.utterance)]),
+                           shown(data_.spelling.text(labels)));
     }
     return lines;
   }

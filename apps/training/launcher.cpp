@@ -49,8 +49,8 @@ const char* missing(const Launcher& launcher) {
   return std::getenv(launcher.rank) ? nullptr : launcher.rank;
 }
 
-// The shell of `srun --pty` is a task of Slurm, but not what is started in it: unless by srun, which is then its
-// parent.
+// A program that is started in the shell of `srun --pty` inherits the variables of that task without being one: the
+// task itself is the process SLURM_TASK_PID.
 bool is_in_shell_of_srun(const Launcher& launcher) {
   return launcher.name == std::string("srun") && std::getenv("SLURM_PTY_PORT") &&
          integer_in("SLURM_TASK_PID") != getpid();
