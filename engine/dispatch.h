@@ -1,9 +1,9 @@
 // How one kernel signature becomes functions for the CPU's instruction sets and for CUDA, and how an op calls the one
 // it needs. For the sources of the engine, the ops and the kernels only: no public header includes this file.
 //
-// A source file with CPU kernels is compiled once for the processors that the whole program is compiled for, and on
-// x86-64 again for each instruction set of engine/numerics.h, with RUNNEL_CPU set to the namespace of its kernels. What
-// else such a file defines stands between #if RUNNEL_ONCE and #endif.
+// A source file with CPU kernels (ops/cpu) is compiled once for the processors that the whole program is compiled for,
+// and on x86-64 again for each instruction set of engine/numerics.h, each time with RUNNEL_CPU set to the namespace of
+// its kernels. All other files are compiled once, without RUNNEL_CPU: there, DISPATCH chooses among the kernels.
 #pragma once
 #include <cstdint>
 
@@ -11,20 +11,15 @@
 #include "engine/numerics.h"
 #include "engine/profile.h"
 
-#ifdef RUNNEL_CPU
-#define RUNNEL_ONCE 0
-#else
-#define RUNNEL_CPU cpu_baseline
-#define RUNNEL_ONCE 1
-#endif
-
 namespace runnel {
 
 namespace cpu_baseline {}
 namespace cpu_avx2 {}
 namespace cpu_avx512 {}
 namespace cpu_avx512_bf16 {}
+#ifdef RUNNEL_CPU
 namespace cpu = RUNNEL_CPU;  // kernels are defined in it, and call each other there
+#endif
 
 }  // namespace runnel
 

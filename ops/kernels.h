@@ -283,6 +283,7 @@ constexpr int64_t first_weight(const AttentionSizes& s, int64_t n, int64_t i) {
 KERNEL(softmax_attention_step(float* y, float* k_cache, float* v_cache, const float* q, const float* k, const float* v,
                               const int32_t* position, AttentionSizes sizes))
 
+constexpr int64_t blocks_of(int64_t positions, int64_t block) { return (positions + block - 1) / block; }
 // A BlockPattern (ops.h): query block r sees the key blocks keys[first_key[r]] .. keys[first_key[r + 1] - 1], and key
 // block c is seen by the query blocks queries[first_query[c]] .., all ascending. If it is by length, a sequence whose
 // keys fill n blocks, in part or whole, has number n of so many such lists, one after another.
@@ -352,7 +353,10 @@ KERNEL(biased_softmax_attention_backward(float* dq, float* dk, float* dv, float*
                                          const float* l, const float* q, const float* k, const float* v,
                                          AttentionBias bias, const int32_t* lengths, AttentionSizes sizes))
 
-// Reformer's attention, see lsh_attention.cpp. S is L; E, M and chunk are at most 256. rotations[i] = key.normal(i)
+// Reformer's attention, see lsh_attention.cpp. S is L.
+constexpr int64_t lsh_most = 256;           // E, M and the positions of a chunk
+constexpr int64_t lsh_most_buckets = 4096;  // CUDA counts them in shared memory
+// rotations[i] = key.normal(i)
 KERNEL(lsh_rotations(float* rotations, Key key, int64_t n))
 // buckets [rounds,B,H,L]: the index of the first largest number in [q_i R, -q_i R], with the rotations R
 // [rounds,H,E,buckets/2].

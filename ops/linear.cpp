@@ -1,160 +1,13 @@
-// y = dropout(activation(x w^T + b)), one pass over the rows of x.
-//
-// Several layers with one input are computed together: CUDA multiplies with all their weights at once.
-//
-// On the CPU, a thread processes a block of rows at a time, small enough that its products stay in the core's cache:
-// forward, the product and then bias, activation and dropout in place; backward, with g = dL/d(x w^T + b) of the block,
-//   dx = g w,   dw += g^T x,   db += sum of g's rows.
-// dw and db are summed up for a number of parts that depends only on the number of rows, and those are added in their
-// order: the same bytes with any number of threads.
+// y = dropout(activation(x w^T + b)), of one layer or of several with one input. The rule keeps x, w and, for relu, y.
 #include <algorithm>
-#include <bit>
-#include <deque>
 #include <vector>
 
 #include "engine/check.h"
-#include "engine/numerics.h"
 #include "ops/checks.h"
-#include "ops/cpu/dropout.h"
-#include "ops/cpu/packed_matrix.h"
-#include "ops/cpu/parallel.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 
 namespace runnel {
-namespace {
-
-constexpr int64_t rows_at_once = use_onednn ? 256 : 96;  // 96: a multiple of the rows of all blocks of panels.h
-
-// y = activation(y + b)
-void finish(float* y, const float* b, int64_t rows, int64_t n, Activation activation) {
-  for (int64_t r = 0; r < rows; ++r, y += n) {
-    if (b) accumulate(y, b, n);
-    if (activation == Activation::relu)
-      map(
-          y, n, [](Lanes x) RUNNEL_INLINE { return x <= 0 ? Lanes{} : x; }, y);  // NaN stays NaN
-  }
-}
-
-}  // namespace
-
-void cpu::linear_forward(float* y, const float* x, const float* w, const float* b, LinearSizes s, Activation activation,
-                         Dropout dropout) {
-  const auto [layers, rows, out, in] = s;
-  if (rows == 0 || out == 0) return;
-  if (in == 0) clear(y, layers * s.outputs());
-  std::deque<PackedWeights> wt;  // which cannot be moved
-  for (int64_t i = 0; in > 0 && i < layers; ++i) wt.emplace_back(w + i * s.weights(), in, out, true);
-  FirstError error;
-  parallel_for((rows + rows_at_once - 1) / rows_at_once, s.products() >= parallel_from_products, [&](int64_t index) {
-    error.guard([&] {
-      const int64_t first = index * rows_at_once, count = std::min(rows_at_once, s.rows - first);
-      const PackedOperand operand(x + first * s.in, count * s.in);
-      for (int64_t i = 0; i < s.layers; ++i) {
-        const int64_t begin = i * s.outputs() + first * s.out;
-        float* const block = y + begin;
-        if (!wt.empty()) wt[static_cast<size_t>(i)].multiply(block, operand, count, false);
-        finish(block, b ? b + i * s.out : nullptr, count, s.out, activation);
-        if (dropout.p > 0) apply_dropout(block, block, begin, count * s.out, dropout);
-      }
-    });
-  });
-  error.rethrow();
-}
-
-namespace {
-
-struct LinearGradients {
-  float *dx, *dw, *db;  // each may be null
-};
-struct LinearInputs {
-  const float *dy, *x, *y;
-  LinearSizes sizes;
-  Activation activation;
-  Dropout dropout;
-  bool add_dx;
-};
-
-// g of `count` rows, whose first number is number `begin` of dy: dy itself where it is that, else computed into
-// `memory`.
-const float* output_gradient(float* memory, const LinearInputs& of, int64_t begin, int64_t count) {
-  const float* const dy = of.dy + begin;
-  const int64_t n = count * of.sizes.out;
-  if (of.activation == Activation::relu) {
-    const float kept = 1 / (1 - of.dropout.p);  // y is 0 where it was dropped
-    map(
-        memory, n, [kept](Lanes g, Lanes y) RUNNEL_INLINE { return y > 0 ? kept * g : Lanes{}; }, dy, of.y + begin);
-    return memory;
-  }
-  if (of.dropout.p == 0) return dy;
-  apply_dropout(memory, dy, begin, n, of.dropout);
-  return memory;
-}
-
-// The gradients of rows [begin, end), of which those of w and b are sums.
-void backward_rows(const LinearGradients& to, const LinearInputs& of, const std::deque<PackedWeights>& w, int64_t begin,
-                   int64_t end) {
-  const auto [layers, rows, out, in] = of.sizes;
-  const Scratch g_memory(rows_at_once * out);
-  if (to.db) clear(to.db, layers * out);
-  for (int64_t first = begin; first < end; first += rows_at_once) {
-    const int64_t count = std::min(rows_at_once, end - first);
-    const PackedOperand x_operand(of.x + first * in, to.dw ? count * in : 0);
-    for (int64_t i = 0; i < layers; ++i) {
-      const float* const g = output_gradient(g_memory.data(), of, i * of.sizes.outputs() + first * out, count);
-      const PackedOperand g_operand(g, count * out);
-      if (to.dx) w[static_cast<size_t>(i)].multiply(to.dx + first * in, g_operand, count, of.add_dx || i > 0);
-      if (to.dw)
-        transposed_product(to.dw + i * of.sizes.weights(), g_operand, x_operand, count, out, in, first > begin);
-      if (to.db)
-        for (int64_t r = 0; r < count; ++r) accumulate(to.db + i * out, g + r * out, out);
-    }
-  }
-}
-
-}  // namespace
-
-void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w,
-                          const float* y, LinearSizes s, Activation activation, Dropout dropout, bool add_dx) {
-  const int64_t weights = s.layers * s.weights(), biases = s.layers * s.out;
-  if (s.rows == 0 || s.out == 0 || s.in == 0) {  // sums of nothing; db is overwritten below if there are numbers to add
-    if (dx && !add_dx) clear(dx, s.rows * s.in);
-    if (dw) clear(dw, weights);
-    if (db) clear(db, biases);
-    dx = dw = nullptr;
-  }
-  if (s.rows == 0) return;
-  std::deque<PackedWeights> packed;
-  for (int64_t i = 0; dx && i < s.layers; ++i) packed.emplace_back(w + i * s.weights(), s.out, s.in, false);
-  // The first part is summed up in dw and db themselves.
-  // As many as a power of two, so that threads have equally much to do.
-  const int64_t most = std::clamp<int64_t>(s.rows / 512, 1, 16);
-  const RowParts parts(s.rows, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most))), 1);
-  const int64_t size = (dw ? weights : 0) + (db ? biases : 0);
-  const Scratch sums((parts.count - 1) * size);
-  const LinearInputs inputs{dy, x, y, s, activation, dropout, add_dx};
-  const auto of_part = [&](int64_t part) -> LinearGradients {
-    if (part == 0) return {dx, dw, db};
-    float* const own = sums.data() + (part - 1) * size;
-    return {dx, dw ? own : nullptr, db ? own + size - biases : nullptr};
-  };
-  FirstError error;
-  parallel_for(parts.count, s.products() >= parallel_from_products, [&](int64_t part) {
-    error.guard([&] { backward_rows(of_part(part), inputs, packed, parts.begin(part), parts.end(part)); });
-  });
-  error.rethrow();
-  const auto add_parts = [&](float* sum, int64_t offset, int64_t n) {
-    constexpr int64_t piece = 4096;  // stays in the cache
-    parallel_pieces(n, piece, n >= parallel_from, [&](int64_t begin, int64_t count) {
-      for (int64_t part = 1; part < parts.count; ++part)
-        accumulate(sum + begin, sums.data() + (part - 1) * size + offset + begin, count);
-    });
-  };
-  if (dw) add_parts(dw, 0, weights);
-  if (db) add_parts(db, size - biases, biases);
-}
-
-#if RUNNEL_ONCE
 
 std::vector<Tensor> linear(const Tensor& x, const std::vector<Tensor>& w, const std::vector<Tensor>& b,
                            Activation activation, Dropout dropout) {
@@ -207,7 +60,5 @@ std::vector<Tensor> linear(const Tensor& x, const std::vector<Tensor>& w, const 
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation activation, Dropout dropout) {
   return linear(x, std::vector{w}, std::vector{b}, activation, dropout)[0];
 }
-
-#endif
 
 }  // namespace runnel

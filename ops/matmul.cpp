@@ -1,21 +1,12 @@
 // c = op(a) op(b) for two matrices. One kernel with two transpose flags serves the op and both of its gradients:
 //   c = a b:  da = dc b^T,  db = a^T dc.
+#include <vector>
+
 #include "engine/check.h"
-#include "ops/cpu/gemm.h"
-#include "ops/cpu/scratch.h"
 #include "ops/kernels.h"
 #include "ops/ops.h"
 
 namespace runnel {
-
-void cpu::matmul(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
-                 bool transpose_b) {
-  if (k == 0) clear(c, m * n);
-  if (m == 0 || n == 0 || k == 0) return;
-  onednn::gemm(c, a, b, m, n, k, transpose_a, transpose_b);
-}
-
-#if RUNNEL_ONCE
 
 Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b) {
   device_of("matmul", a, b);
@@ -34,7 +25,5 @@ Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose
     return {da, db};
   });
 }
-
-#endif
 
 }  // namespace runnel

@@ -115,24 +115,6 @@ void add_definitions(Names& all, const std::string& file) {
   }
 }
 
-// What stands between #if RUNNEL_ONCE and its #endif in a file.
-std::string compiled_once(const std::string& file) {
-  std::istringstream lines(text_of(root / file));
-  std::string text;
-  int depth = 0;  // of conditions, from #if RUNNEL_ONCE on
-  for (std::string line; std::getline(lines, line);) {
-    if (depth == 0) {
-      depth = line == "#if RUNNEL_ONCE";
-      continue;
-    }
-    depth += line.starts_with("#if");
-    depth -= line.starts_with("#endif");
-    text += line + "\n";
-  }
-  CHECK_MESSAGE(depth == 0, file << ": #if RUNNEL_ONCE has no #endif");
-  return text;
-}
-
 }  // namespace
 
 TEST_CASE("structure: folders include only what they may") {
@@ -184,11 +166,11 @@ TEST_CASE("structure: every folder has a README") {
   CHECK(fs::exists(root / "tests/README.md"));
 }
 
-TEST_CASE("structure: every op has its kernels and its test") {
+TEST_CASE("structure: every op has its rule, its kernels and its test") {
   if (!has_sources()) return;
   const Names tests = files("tests", {".cpp"});
   for (const std::string& op : ops()) {
-    for (const std::string& file : {"ops/" + op + ".cpp", "cuda/" + op + ".cu"})
+    for (const std::string& file : {"ops/" + op + ".cpp", "ops/cpu/" + op + ".cpp", "cuda/" + op + ".cu"})
       CHECK_MESSAGE(fs::exists(root / file), file);
     const std::string test = "/test_" + op.substr(op.rfind('/') + 1) + ".cpp";
     CHECK_MESSAGE(std::any_of(tests.begin(), tests.end(), [&](const auto& file) { return file.ends_with(test); }),
@@ -213,20 +195,15 @@ TEST_CASE("structure: every kernel of the contract is defined on the CPU and on 
   }
 }
 
-// In what is compiled once, cpu:: is the namespace of the baseline kernels; DISPATCH chooses among all of them.
-TEST_CASE("structure: what is compiled once does not call a kernel of one instruction set") {
+// Everywhere else, DISPATCH chooses among the kernels of all instruction sets.
+TEST_CASE("structure: only kernels call a kernel of one instruction set") {
   if (!has_sources()) return;
-  const std::string cmake = text_of(root / "CMakeLists.txt");
-  const auto list = matches(cmake, R"(REMOVE_ITEM kernel_sources ([^)]*)\))");
-  REQUIRE(list.size() == 1);
-  std::istringstream words(list[0].str(1));
-  const Names without_kernels{std::istream_iterator<std::string>(words), {}};
-  for (const std::string& file : files("ops", {".cpp"})) {
-    const std::string once = without_kernels.contains(file) ? text_of(root / file) : compiled_once(file);
-    for (const std::smatch& m : matches(once, R"(\bcpu(_\w+)?::\w+)"))
-      FAIL_CHECK(file << " calls " << m.str() << " where it is compiled once");
+  for (const std::string& file : sources("ops")) {
+    const bool is_kernel = file.starts_with("ops/cpu/") || file.starts_with("ops/ladder/");
+    if (is_kernel && file != "ops/cpu/gemm.cpp" && file != "ops/ladder/ladder.cpp") continue;
+    for (const std::smatch& m : matches(text_of(root / file), R"(\bcpu(_\w+)?::\w+)"))
+      FAIL_CHECK(file << " calls " << m.str());
   }
-  CHECK_FALSE(compiled_once("ops/elementwise.cpp").empty());
 }
 
 // A virtual machine may hide any feature of its processor, so none comes along as part of an -march.

@@ -1,23 +1,6 @@
-// Linear attention, causal or not: feature map, numerator and normaliser in one op (eq. 4-12).
-//
-//   q = phi(Q_i), k = phi(K_i), phi(x) = elu(x) + 1 or another map
-//   S_i = S_{i-1} + k_i v_i^T,  Z_i = Z_{i-1} + k_i,  y_i = q_i^T S_i / n_i,  n_i = q_i^T Z_i + eps
-//
-// With g_i = dy_i / n_i, the gradient of the numerator, and d_i = -(dy_i . y_i) / n_i, that of the normaliser,
-//
-//   dq_i = S_i g_i + d_i Z_i
-//   dk_i = R_i v_i + T_i,   dv_i = R_i^T k_i,   R_i = sum_{j>=i} q_j g_j^T,   T_i = sum_{j>=i} d_j q_j
-//
-// and phi', a function of phi (min(phi, 1) for elu + 1), leads back to Q and K. These are eq. 13-15 for v with one more
-// column of ones, whose gradient is d; the column is kept apart only because E and M are powers of two and M + 1 is
-// not. If the state is carried on, its gradients at the end, dS_L and dZ_L, are terms of all R_i and T_i, and those at
-// the beginning are R_1 and T_1: backwards, they are carried like the state itself.
-//
-// Where every query sees all keys (eq. 5, 6), the sums over j <= i and j >= i are sums over all: S, Z, R and T of the
-// whole sequence.
-//
-// linear_attention_causal.cpp, _full.cpp and _step.cpp hold the kernels of the three forms, linear_attention.h what
-// they share.
+// Linear attention, causal or not: feature map, numerator and normaliser in one op (eq. 4-12). The rules keep q, k, v
+// and y, and for a sequence that goes on from a state, that state; ops/cpu/attention/linear_attention.h has the
+// derivation.
 #include "engine/check.h"
 #include "ops/attention/arguments.h"
 #include "ops/kernels.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "ops/attention/online_softmax.h"
+#include "ops/cpu/attention/online_softmax.h"
 #include "ops/cpu/sequences.h"
 #include "ops/kernels.h"
 

@@ -1,5 +1,24 @@
-// What the CPU kernels of linear attention share: feature maps, the matrices that a thread works in, and the scan over
-// chunks.
+// Linear attention, causal or not: feature map, numerator and normaliser in one op (eq. 4-12).
+//
+//   q = phi(Q_i), k = phi(K_i), phi(x) = elu(x) + 1 or another map
+//   S_i = S_{i-1} + k_i v_i^T,  Z_i = Z_{i-1} + k_i,  y_i = q_i^T S_i / n_i,  n_i = q_i^T Z_i + eps
+//
+// With g_i = dy_i / n_i, the gradient of the numerator, and d_i = -(dy_i . y_i) / n_i, that of the normaliser,
+//
+//   dq_i = S_i g_i + d_i Z_i
+//   dk_i = R_i v_i + T_i,   dv_i = R_i^T k_i,   R_i = sum_{j>=i} q_j g_j^T,   T_i = sum_{j>=i} d_j q_j
+//
+// and phi', a function of phi (min(phi, 1) for elu + 1), leads back to Q and K. These are eq. 13-15 for v with one more
+// column of ones, whose gradient is d; the column is kept apart only because E and M are powers of two and M + 1 is
+// not. If the state is carried on, its gradients at the end, dS_L and dZ_L, are terms of all R_i and T_i, and those at
+// the beginning are R_1 and T_1: backwards, they are carried like the state itself.
+//
+// Where every query sees all keys (eq. 5, 6), the sums over j <= i and j >= i are sums over all: S, Z, R and T of the
+// whole sequence.
+//
+// Here is what the kernels of the causal form (linear_attention.cpp), of the full form (_full.cpp) and of a decoding
+// step
+// (_step.cpp) share: feature maps, the matrices that a thread works in, and the scan over chunks.
 //
 // A sequence is scanned chunk by chunk. Features, and what else positions need by themselves, are found for a chunk at
 // a time and stay in the core's cache, as does the state; so the extra memory is a few states per thread, whatever L

@@ -1,4 +1,4 @@
-// How lsh attention sorts positions into buckets, on the CPU: see lsh_attention.cpp.
+// How lsh attention sorts positions into buckets: see lsh_attention.cpp.
 #include <algorithm>
 
 #include "engine/random.h"

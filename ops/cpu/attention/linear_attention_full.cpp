@@ -1,7 +1,7 @@
-// Linear attention on the CPU where every query sees all keys: linear_attention.cpp has the derivation,
-// linear_attention.h the scan. One scan over the keys sums up S and Z, one over the queries finds y; backward, one over
-// the queries finds dq and sums up R and T, and one over the keys finds dk and dv.
-#include "ops/attention/linear_attention.h"
+// Linear attention where every query sees all keys: linear_attention.h has the derivation and the scan over chunks. One
+// scan over the keys sums up S and Z, one over the queries finds y; backward, one over the queries finds dq and sums up
+// R and T, and one over the keys finds dk and dv.
+#include "ops/cpu/attention/linear_attention.h"
 
 namespace runnel {
 namespace {

@@ -1,6 +1,6 @@
-// One position of causal linear attention on the CPU (eq. 18-20), for decoding. Reading and writing the state is nearly
-// all the work.
-#include "ops/attention/linear_attention.h"
+// One position of causal linear attention (eq. 18-20), for decoding. Reading and writing the state is nearly all the
+// work.
+#include "ops/cpu/attention/linear_attention.h"
 
 namespace runnel {
 namespace {

@@ -1,4 +1,4 @@
-// Causal linear attention on the CPU: linear_attention.cpp has the derivation, linear_attention.h the scan over chunks.
+// Causal linear attention: linear_attention.h has the derivation and the scan over chunks.
 //
 // Inside a chunk everything is one loop, that of Algorithm 1: S += b_i c_i^T, then x_i = a_i^T S, for positions in
 // their order or in reverse. With g_i = dy_i / n_i, each result is such a scan:
@@ -11,7 +11,7 @@
 //
 // Backward scans twice. The pass from the left finds dq, and leaves 1/n_i and d_i of a group's heads in the first
 // numbers of its dk_i and dv_i; the pass from the right reads them before it overwrites these rows with dk and dv.
-#include "ops/attention/linear_attention.h"
+#include "ops/cpu/attention/linear_attention.h"
 
 namespace runnel {
 namespace {
