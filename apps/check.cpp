@@ -21,7 +21,10 @@
 #include "engine/check.h"
 #include "engine/tape.h"
 #include "models/decoder.h"
-#include "ops/ops.h"
+#include "ops/elementwise.h"
+#include "ops/linear.h"
+#include "ops/linear_attention.h"
+#include "ops/shapes.h"
 
 namespace runnel {
 namespace {

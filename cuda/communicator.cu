@@ -4,13 +4,12 @@
 // Messages have a stream of their own, on which all processes put the same operations in the same order. It waits for
 // the kernels that compute what is sent; kernels after finish() wait for it. So messages travel while the backward pass
 // goes on. Both waits are events, which a graph can capture.
-#include "engine/communicator.h"
-
 #include "cuda/launch.h"
 #include "cuda/map.h"
 #include "cuda/temporary.h"
+#include "engine/communicator.h"
 #include "engine/cuda_backend.h"
-#include "ops/kernels.h"
+#include "ops/kernels/elementwise.h"
 
 #if RUNNEL_WITH_NCCL
 #include <dlfcn.h>

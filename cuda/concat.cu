@@ -1,6 +1,6 @@
-// Columns of two tensors side by side: see ops/concat.cpp.
+// Columns of two tensors side by side: see ops/cpu/concat.cpp.
 #include "cuda/launch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/shapes.h"
 
 namespace runnel::cuda {
 namespace {

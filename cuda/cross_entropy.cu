@@ -5,7 +5,7 @@
 // pass computes the softmax again, which costs less than it would to write it and read it. The sampler computes the
 // exponentials of a row side by side, and adds them up in the CPU's order, so that both draw the same.
 #include "cuda/launch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/losses.h"
 
 namespace runnel::cuda {
 namespace {

@@ -1,9 +1,9 @@
-// Connectionist temporal classification: ops/ctc_loss.cpp has the derivation, and the letters a, b and l'.
+// Connectionist temporal classification: ops/cpu/ctc_loss.cpp has the derivation, and the letters a, b and l'.
 #include <cmath>
 
 #include "cuda/launch.h"
 #include "cuda/temporary.h"
-#include "ops/kernels.h"
+#include "ops/kernels/losses.h"
 
 namespace runnel::cuda {
 namespace {

@@ -2,7 +2,7 @@
 // and i (engine/random.h), so the mask is the CPU's and is drawn again where it is needed again. A thread draws for
 // four elements at a time: one Philox block of ten rounds for 32 bytes of traffic, which the memory hides.
 #include "cuda/map.h"
-#include "ops/kernels.h"
+#include "ops/kernels/layers.h"
 
 namespace runnel::cuda {
 namespace {

@@ -5,7 +5,8 @@
 // second launch of the same kernel that adds the parts in their order.
 #include "cuda/map.h"
 #include "cuda/temporary.h"
-#include "ops/kernels.h"
+#include "ops/kernels/elementwise.h"
+#include "ops/kernels/sums.h"
 
 namespace runnel::cuda {
 namespace {

@@ -8,7 +8,7 @@
 #include "cuda/launch.h"
 #include "cuda/piece.h"
 #include "cuda/temporary.h"
-#include "ops/kernels.h"
+#include "ops/kernels/layers.h"
 
 namespace runnel::cuda {
 namespace {

@@ -140,7 +140,7 @@ __device__ inline T block_sum(T x, T* scratch) {
   return warp_sum(threadIdx.x % 32 < blockDim.x / 32 ? scratch[threadIdx.x % 32] : T(0));
 }
 
-// What decides the dropout factor of each element, 0 or 1 / (1 - p): see `dropout` in ops/kernels.h.
+// What decides the dropout factor of each element, 0 or 1 / (1 - p): see `dropout` in ops/kernels/layers.h.
 struct Mask {
   Key key;
   uint32_t threshold;

@@ -1,5 +1,5 @@
-// Layer normalisation of s = x + dropout(a), per row of d: ops/layer_norm.cpp derives it. With z = (s - mean) rstd and
-// g = dy gamma,
+// Layer normalisation of s = x + dropout(a), per row of d: ops/cpu/layer_norm.cpp derives it. With z = (s - mean) rstd
+// and g = dy gamma,
 //
 //   y = z gamma + beta,     ds = rstd (g - <g> - z <g z>),     dgamma = sum dy z,     dbeta = sum dy,
 //
@@ -13,7 +13,7 @@
 #include "cuda/launch.h"
 #include "cuda/piece.h"
 #include "cuda/temporary.h"
-#include "ops/kernels.h"
+#include "ops/kernels/layers.h"
 
 namespace runnel::cuda {
 namespace {

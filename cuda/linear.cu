@@ -12,7 +12,9 @@
 #include "cuda/cublas.h"
 #include "cuda/map.h"
 #include "cuda/temporary.h"
-#include "ops/kernels.h"
+#include "ops/kernels/elementwise.h"
+#include "ops/kernels/layers.h"
+#include "ops/kernels/linear.h"
 
 namespace runnel::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // A mixture of K discretized logistics over the bytes, its gradient, and a sampler. What is computed, and why in this
-// form, is derived in ops/logistic_mixture.cpp; with the a, b and width of a component's bin
+// form, is derived in ops/cpu/logistic_mixture.cpp; with the a, b and width of a component's bin
 //   log p = log sigmoid(-a) + log sigmoid(b) + log(1 - exp(-width))
 //   nll   = logsumexp_k(l_k) - logsumexp_k(l_k + log p_k)
 // The arithmetic is that of the CPU step by step, so that both draw the same byte from the same key: a difference needs
@@ -9,7 +9,7 @@
 // thousand rows, and they should reach every multiprocessor.
 #include "cuda/draw.h"
 #include "cuda/launch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/losses.h"
 
 namespace runnel::cuda {
 namespace {

@@ -1,11 +1,12 @@
-// Long short-term memory: ops/lstm.cpp has the equations. Each step is a product by cuBLAS for each direction and one
-// kernel for all that follows it. A training step is captured as a graph (engine/replay.h), so launches cost little.
+// Long short-term memory: ops/cpu/lstm.cpp has the equations. Each step is a product by cuBLAS for each direction and
+// one kernel for all that follows it. A training step is captured as a graph (engine/replay.h), so launches cost
+// little.
 #include <cmath>
 
 #include "cuda/cublas.h"
 #include "cuda/launch.h"
 #include "cuda/temporary.h"
-#include "ops/kernels.h"
+#include "ops/kernels/layers.h"
 
 namespace runnel::cuda {
 namespace {

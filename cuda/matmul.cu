@@ -1,6 +1,6 @@
 // c = op(a) op(b): cuBLAS.
 #include "cuda/cublas.h"
-#include "ops/kernels.h"
+#include "ops/kernels/linear.h"
 
 namespace runnel::cuda {
 

@@ -1,4 +1,4 @@
-// Muon; the update is derived in ops/muon.cpp.
+// Muon; the update is derived in ops/cpu/muon.cpp.
 //
 // Nearly all of it is products of small matrices, which leave most of a GPU idle: so all matrices of one shape are
 // updated together, up to 64 in a launch. What stands between the products is a formula per element; the norms by which
@@ -11,7 +11,8 @@
 #include "cuda/cublas.h"
 #include "cuda/map.h"
 #include "cuda/temporary.h"
-#include "ops/kernels.h"
+#include "ops/kernels/elementwise.h"
+#include "ops/kernels/optimizers.h"
 
 namespace runnel::cuda {
 namespace {

@@ -1,6 +1,6 @@
-// Means over positions, and features of pairs. ops/pooling.cpp has the formulas.
+// Means over positions, and features of pairs. ops/cpu/pooling.cpp has the formulas.
 #include "cuda/launch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/sums.h"
 
 namespace runnel::cuda {
 namespace {

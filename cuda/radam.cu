@@ -1,4 +1,4 @@
-// Rectified Adam over all tensors of a model at once; the update is derived in ops/radam.cpp.
+// Rectified Adam over all tensors of a model at once; the update is derived in ops/cpu/radam.cpp.
 //
 // A model has some hundred tensors, most of them small, and a launch each would cost more than the work. So kernels get
 // up to 64 tensors as a parameter, by value: blockIdx.y says which tensor, blockIdx.x which part of it. The norms by
@@ -8,7 +8,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/temporary.h"
-#include "ops/kernels.h"
+#include "ops/kernels/optimizers.h"
 
 namespace runnel::cuda {
 namespace {

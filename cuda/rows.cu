@@ -1,6 +1,6 @@
-// Rows taken and put by an index that lies on the device, and the first positions of sequences: see ops/rows.cpp.
+// Rows taken and put by an index that lies on the device, and the first positions of sequences: see ops/cpu/rows.cpp.
 #include "cuda/launch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/shapes.h"
 
 namespace runnel::cuda {
 namespace {

@@ -6,6 +6,7 @@
 #include <runnel/engine/tape.h>
 #include <runnel/models/decoder.h>
 #include <runnel/models/optimizer.h>
+#include <runnel/ops/losses.h>
 #include <algorithm>
 #include <cstdio>
 #include <string>

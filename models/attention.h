@@ -9,13 +9,15 @@
 #include <variant>
 #include <vector>
 
+#include "engine/numerics.h"
 #include "engine/random.h"
 #include "engine/tensor.h"
 #include "models/parameters.h"
 #include "models/settings.h"
-#include "ops/ops.h"
 
 namespace runnel {
+
+struct AttentionState;  // ops/linear_attention.h
 
 // What attention is told besides q, k and v.
 struct AttentionContext {

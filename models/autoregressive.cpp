@@ -1,6 +1,7 @@
 #include "models/autoregressive.h"
 
 #include "engine/check.h"
+#include "ops/layers.h"
 
 namespace runnel {
 namespace {

@@ -2,6 +2,10 @@
 
 #include "engine/check.h"
 #include "models/positional_encoding.h"
+#include "ops/elementwise.h"
+#include "ops/layers.h"
+#include "ops/shapes.h"
+#include "ops/sums.h"
 
 namespace runnel {
 namespace {

@@ -2,6 +2,10 @@
 
 #include "engine/check.h"
 #include "models/incremental_encoder.h"
+#include "ops/layers.h"
+#include "ops/linear.h"
+#include "ops/linear_attention.h"
+#include "ops/shapes.h"
 
 namespace runnel {
 namespace {

@@ -18,6 +18,8 @@
 #include "engine/numerics.h"
 #include "engine/random.h"
 #include "engine/replay.h"
+#include "ops/losses.h"
+#include "ops/shapes.h"
 
 namespace runnel {
 namespace {

@@ -1,6 +1,9 @@
 #include "models/incremental_encoder.h"
 
 #include "engine/check.h"
+#include "ops/elementwise.h"
+#include "ops/linear.h"
+#include "ops/shapes.h"
 
 namespace runnel {
 

@@ -2,7 +2,20 @@
 
 #include <cmath>
 
+#include "ops/layers.h"
+#include "ops/linear.h"
+
 namespace runnel {
+
+Tensor Linear::operator()(const Tensor& x, Activation activation, Dropout dropout) const {
+  return linear(x, weight, bias, activation, dropout);
+}
+
+Tensor LayerNorm::operator()(const Tensor& x) const { return layer_norm(x, weight, bias); }
+
+Tensor LayerNorm::operator()(const Tensor& x, const Tensor& branch, Dropout dropout) const {
+  return add_layer_norm(x, branch, weight, bias, dropout);
+}
 
 Tensor random_uniform(const Shape& shape, float bound, Key key, Device device) {
   std::vector<float> values(static_cast<size_t>(shape.size()));

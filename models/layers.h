@@ -7,26 +7,23 @@
 #include "engine/random.h"
 #include "engine/tensor.h"
 #include "models/parameters.h"
-#include "ops/ops.h"
+#include "ops/types.h"
 
 namespace runnel {
 
 struct Linear {
   Tensor weight, bias;  // [out,in] [out]
 
-  Tensor operator()(const Tensor& x, Activation activation = Activation::none, Dropout dropout = {}) const {
-    return linear(x, weight, bias, activation, dropout);  // [...,in] -> [...,out]
-  }
+  Tensor operator()(const Tensor& x, Activation activation = Activation::none,
+                    Dropout dropout = {}) const;  // [...,in] -> [...,out]
 };
 
 struct LayerNorm {
   Tensor weight, bias;  // [D] [D]
 
-  Tensor operator()(const Tensor& x) const { return layer_norm(x, weight, bias); }  // [...,D] -> [...,D]
+  Tensor operator()(const Tensor& x) const;  // [...,D] -> [...,D]
   // The end of a post-norm block: layer_norm(x + dropout(branch)).
-  Tensor operator()(const Tensor& x, const Tensor& branch, Dropout dropout) const {
-    return add_layer_norm(x, branch, weight, bias, dropout);
-  }
+  Tensor operator()(const Tensor& x, const Tensor& branch, Dropout dropout) const;
 };
 
 // Moves layers of one shape to one place in memory, so that `linear` with all of them is one matrix product on CUDA.

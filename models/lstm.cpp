@@ -3,6 +3,9 @@
 #include <cmath>
 
 #include "engine/check.h"
+#include "ops/elementwise.h"
+#include "ops/layers.h"
+#include "ops/linear.h"
 
 namespace runnel {
 

@@ -1,4 +1,4 @@
-// Rectified Adam: the part that is the same for all parameters. The update itself is in ops/radam.cpp.
+// Rectified Adam: the part that is the same for all parameters. The update itself is in ops/cpu/radam.cpp.
 //
 // v is a mean over few gradients at first, and dividing by its root then has a large variance. With
 // n = n_max - 2 t beta2^t / (1 - beta2^t), n_max = 2 / (1 - beta2) - 1, the number of gradients that v effectively
@@ -14,7 +14,8 @@
 
 #include "engine/check.h"
 #include "engine/communicator.h"
-#include "ops/ops.h"
+#include "ops/optimizers.h"
+#include "ops/shapes.h"
 
 namespace runnel {
 

@@ -1,6 +1,6 @@
-// Rectified Adam as the authors train with it (Liu et al. 2020), or AdamW; the arithmetic is in ops/radam.cpp. Beside
-// it Muon (Jordan et al. 2024), which is for matrices only and learns more from as many updates; its arithmetic is in
-// ops/muon.cpp.
+// Rectified Adam as the authors train with it (Liu et al. 2020), or AdamW; the arithmetic is in ops/cpu/radam.cpp.
+// Beside it Muon (Jordan et al. 2024), which is for matrices only and learns more from as many updates; its arithmetic
+// is in ops/cpu/muon.cpp.
 #pragma once
 #include <vector>
 

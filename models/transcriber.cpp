@@ -4,6 +4,7 @@
 
 #include "engine/check.h"
 #include "models/positional_encoding.h"
+#include "ops/shapes.h"
 
 namespace runnel {
 namespace {

@@ -3,9 +3,11 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "engine/tape.h"
 #include "ops/checks.h"
-#include "ops/kernels.h"
-#include "ops/ops.h"
+#include "ops/kernels/losses.h"
+#include "ops/losses.h"
+#include "ops/sums.h"
 
 namespace runnel {
 namespace {

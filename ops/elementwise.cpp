@@ -3,8 +3,11 @@
 #include <vector>
 
 #include "engine/check.h"
-#include "ops/kernels.h"
-#include "ops/ops.h"
+#include "engine/tape.h"
+#include "ops/elementwise.h"
+#include "ops/kernels/elementwise.h"
+#include "ops/kernels/sums.h"
+#include "ops/sums.h"
 
 namespace runnel {
 
@@ -65,12 +68,6 @@ Tensor elu_plus_one(const Tensor& x) {
     DISPATCH(dy.device(), elu_plus_one_backward(dx.data(), dy.data(), y.data(), dy.size()));
     return {dx};
   });
-}
-
-Tensor reshape(const Tensor& x, Shape shape) {
-  check(shape.size() == x.size(), "reshape: x ", x.shape(), " does not have as many elements as ", shape);
-  return record("reshape", {x}, x.viewed_as(shape),
-                [from = x.shape()](const Tensor& dy) -> std::vector<Tensor> { return {dy.viewed_as(from)}; });
 }
 
 Tensor scale(const Tensor& x, const Tensor& factors) {

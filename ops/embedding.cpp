@@ -3,9 +3,10 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "engine/tape.h"
 #include "ops/checks.h"
-#include "ops/kernels.h"
-#include "ops/ops.h"
+#include "ops/kernels/layers.h"
+#include "ops/layers.h"
 
 namespace runnel {
 

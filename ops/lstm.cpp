@@ -4,8 +4,10 @@
 #include <vector>
 
 #include "engine/check.h"
-#include "ops/kernels.h"
-#include "ops/ops.h"
+#include "engine/tape.h"
+#include "ops/kernels/layers.h"
+#include "ops/kernels/linear.h"
+#include "ops/layers.h"
 
 namespace runnel {
 

@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "engine/check.h"
-#include "ops/kernels.h"
-#include "ops/ops.h"
+#include "ops/kernels/optimizers.h"
+#include "ops/optimizers.h"
 
 namespace runnel {
 

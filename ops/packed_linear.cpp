@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "engine/check.h"
-#include "ops/kernels.h"
-#include "ops/ops.h"
+#include "ops/kernels/linear.h"
+#include "ops/linear.h"
 
 namespace runnel {
 

@@ -2,8 +2,9 @@
 #include <vector>
 
 #include "engine/check.h"
-#include "ops/kernels.h"
-#include "ops/ops.h"
+#include "engine/tape.h"
+#include "ops/kernels/sums.h"
+#include "ops/sums.h"
 
 namespace runnel {
 

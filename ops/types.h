@@ -1,4 +1,4 @@
-// Settings of ops, shared by their public functions (ops.h) and their kernels (kernels.h).
+// Settings of ops, shared by their public functions and their kernels.
 #pragma once
 #include <cstdint>
 
@@ -23,12 +23,12 @@ struct Band {
   int64_t reach, global = 0;
 };
 
-// Reformer's attention by locality-sensitive hashing (Kitaev et al. 2020); see lsh_attention.cpp.
+// Reformer's attention by locality-sensitive hashing (Kitaev et al. 2020); see ops/cpu/attention/lsh_attention.cpp.
 struct Lsh {
   int64_t rounds = 4, buckets = 32, chunk = 32;  // buckets is even
 };
 
-// What is the same in all updates of rectified Adam; see radam.cpp.
+// What is the same in all updates of rectified Adam; see ops/cpu/radam.cpp.
 struct RAdamStep {
   double beta1, beta2;
   double clip, global_clip;  // largest norm of each gradient, and of all together; 0: any

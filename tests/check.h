@@ -14,7 +14,6 @@
 #include "engine/random.h"
 #include "engine/tape.h"
 #include "engine/tensor.h"
-#include "ops/ops.h"
 
 // doctest's, for structured bindings, too: clang 14 does not let a lambda capture them.
 #undef CAPTURE
@@ -90,46 +89,15 @@ inline void check_close(const Tensor& actual, const std::vector<double>& referen
   CHECK_LE(distance(doubles(actual), reference), tolerance);  // false for NaN
 }
 
+// sum_i c_i y_i: a loss whose gradient with respect to y is c, which has as many elements.
+Tensor weighted_sum(const Tensor& y, const Tensor& c);
+
 // Compares every input's gradient of `f` with four-point differences
 //   f'(x) = (8 (f(x+h) - f(x-h)) - (f(x+2h) - f(x-2h))) / 12h
 // of sum_i c_i f(x)_i, with a random cotangent c, at some 48 elements per input, 12 on the emulator, which is slow.
 // Inputs must keep 2h off kinks.
-inline void check_gradients(const std::function<Tensor(const std::vector<Tensor>&)>& f, std::vector<Tensor> inputs,
-                            double h = 0.02, double tolerance = four_point) {
-  for (Tensor& x : inputs) x.set_wants_grad();
-  Tape tape;
-  const Tensor y = f(inputs);
-  const Tensor c = random_tensor(Shape{y.size(), 1}, 77, -1, 1, y.device());
-  const Gradients gradients = tape.backward(matmul(reshape(y, Shape{1, y.size()}), c));
-  const std::vector<double> cotangent = doubles(c);
-
-  const auto value = [&](const std::vector<Tensor>& at) {
-    const std::vector<double> values = doubles(f(at));
-    double total = 0;
-    for (size_t i = 0; i < values.size(); ++i) total += cotangent[i] * values[i];
-    return total;
-  };
-  for (size_t n = 0; n < inputs.size(); ++n) {
-    CAPTURE(n);
-    const std::vector<float> x = inputs[n].to_vector();
-    const std::vector<double> analytic = doubles(gradients.of(inputs[n]));
-    std::vector<double> tried, numeric;
-    const bool is_slow = inputs[n].device() == Device::cuda && cuda_is_emulated();
-    const size_t stride = std::max<size_t>(1, x.size() / (is_slow ? 12 : 48));
-    for (size_t i = 0; i < x.size(); i += stride) {
-      const auto moved = [&](double by) {
-        std::vector<float> values = x;
-        values[i] = static_cast<float>(values[i] + by);
-        std::vector<Tensor> at = inputs;
-        at[n] = Tensor(inputs[n].shape(), values, inputs[n].device());
-        return value(at);
-      };
-      numeric.push_back((8 * (moved(h) - moved(-h)) - (moved(2 * h) - moved(-2 * h))) / (12 * h));
-      tried.push_back(analytic[i]);
-    }
-    CHECK_LE(distance(tried, numeric), tolerance);
-  }
-}
+void check_gradients(const std::function<Tensor(const std::vector<Tensor>&)>& f, std::vector<Tensor> inputs,
+                     double h = 0.02, double tolerance = four_point);
 
 // Pearson's chi-squared test of the drawn values against their probabilities: the statistic's mean is its degrees of
 // freedom f, its standard deviation sqrt(2 f). Values expected fewer than 8 times share a bin.

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 
+#include "ops/linear_attention.h"
 #include "tests/check.h"
 
 namespace runnel::test {
@@ -62,7 +63,7 @@ inline Tensor positions(const Tensor& x, int64_t begin, int64_t end) {
 
 // sum_i x_i c_i for random numbers c.
 inline Tensor random_dot(const Tensor& x, uint64_t seed) {
-  return matmul(reshape(x, Shape{1, x.size()}), random_tensor(Shape{x.size(), 1}, seed, -1, 1, x.device()));
+  return weighted_sum(x, random_tensor(Shape{x.size(), 1}, seed, -1, 1, x.device()));
 }
 
 // phi' is continuous at 0, but phi'' does not exist there: differences keep off it.

@@ -1,5 +1,8 @@
 #include "tests/check.h"
 
+#include "ops/linear_attention.h"
+#include "ops/shapes.h"
+
 using namespace runnel;
 using namespace runnel::test;
 

@@ -3,6 +3,11 @@
 #include "engine/check.h"
 #include "models/checkpoint.h"
 #include "models/positional_encoding.h"
+#include "ops/elementwise.h"
+#include "ops/layers.h"
+#include "ops/linear_attention.h"
+#include "ops/losses.h"
+#include "ops/shapes.h"
 #include "tests/check.h"
 #include "tests/folder.h"
 

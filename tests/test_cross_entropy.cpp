@@ -1,5 +1,7 @@
 #include <utility>
 
+#include "ops/elementwise.h"
+#include "ops/losses.h"
 #include "tests/check.h"
 
 using namespace runnel;

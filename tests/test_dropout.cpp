@@ -1,4 +1,5 @@
 #include "ops/cpu/dropout.h"
+#include "ops/layers.h"
 #include "tests/check.h"
 
 using namespace runnel;

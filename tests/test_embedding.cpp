@@ -1,5 +1,7 @@
 #include "tests/check.h"
 
+#include "ops/layers.h"
+
 using namespace runnel;
 using namespace runnel::test;
 
@@ -63,7 +65,7 @@ TEST_CASE("embedding: the gradient of a long batch is the sum over its tokens") 
     const Dropout options{0.1f, Key{13}};
     Tape tape;
     const Tensor y = embedding(tokens, table, code, options);
-    const Tensor dtable = tape.backward(matmul(reshape(y, Shape{1, y.size()}), c)).of(table);
+    const Tensor dtable = tape.backward(weighted_sum(y, c)).of(table);
 
     const std::vector<double> dropped = doubles(dropout(c, options));
     const std::vector<int32_t> t = tokens.to_vector();
@@ -84,7 +86,7 @@ TEST_CASE("embedding: with a large vocabulary, the gradient counts each position
     const Tensor dy = random_tensor(Shape{tokens.size(), 1}, 16, -1, 1, device);
     Tape tape;
     const Tensor y = embedding(tokens, table, {});
-    const Tensor dtable = tape.backward(matmul(reshape(y, Shape{1, y.size()}), dy)).of(table);
+    const Tensor dtable = tape.backward(weighted_sum(y, dy)).of(table);
     std::vector<double> sums(static_cast<size_t>(vocabulary));
     const std::vector<int32_t> t = tokens.to_vector();
     for (size_t r = 0; r < t.size(); ++r) sums[static_cast<size_t>(t[r])] += doubles(dy)[r];

@@ -18,6 +18,12 @@
 #include "engine/host.h"
 #include "engine/numerics.h"
 #include "engine/recompute.h"
+#include "ops/elementwise.h"
+#include "ops/layers.h"
+#include "ops/linear.h"
+#include "ops/optimizers.h"
+#include "ops/shapes.h"
+#include "ops/sums.h"
 #include "tests/check.h"
 
 using namespace runnel;

@@ -8,6 +8,9 @@
 #include "models/lstm.h"
 #include "models/optimizer.h"
 #include "models/safetensors.h"
+#include "ops/elementwise.h"
+#include "ops/losses.h"
+#include "ops/sums.h"
 #include "tests/check.h"
 #include "tests/paths.h"
 

@@ -5,6 +5,7 @@
 
 #include "engine/replay.h"
 #include "ops/ladder/ladder.h"
+#include "ops/linear_attention.h"
 #include "tests/check.h"
 #include "tests/paths.h"
 #include "tests/program.h"

@@ -1,5 +1,8 @@
 #include "engine/numerics.h"
 #include "engine/replay.h"
+#include "ops/layers.h"
+#include "ops/linear.h"
+#include "ops/sums.h"
 #include "tests/check.h"
 
 using namespace runnel;
@@ -108,7 +111,7 @@ TEST_CASE(
         Replay replay(device, [&] {
           Tape tape;
           const Tensor y = linear(x, w, b, activation);
-          const Gradients g = tape.backward(matmul(reshape(y, Shape{1, y.size()}), dy));
+          const Gradients g = tape.backward(weighted_sum(y, dy));
           std::vector<Tensor> made{y, g.of(x), g.of(w)};
           if (b) made.push_back(g.of(b));
           for (size_t i = 0; i < made.size(); ++i)
@@ -160,7 +163,7 @@ TEST_CASE("linear: gradients of many rows equal their definition, to the same by
     for (Tensor& leaf : leaves) leaf.set_wants_grad();
     Tape tape;
     const Tensor y = linear(leaves[0], leaves[1], leaves[2]);
-    const Gradients g = tape.backward(matmul(reshape(y, Shape{1, y.size()}), weight));
+    const Gradients g = tape.backward(weighted_sum(y, weight));
     return std::array{g.of(leaves[0]), g.of(leaves[1]), g.of(leaves[2])};
   };
   const auto [dx, dw, db] = gradients(1);
@@ -288,7 +291,7 @@ TEST_CASE("in bf16, linear and its gradients are those of operands rounded to bf
   x.set_wants_grad(), w.set_wants_grad();
   Tape tape;
   const Tensor y = linear(x, w, b);
-  const Gradients g = tape.backward(matmul(reshape(y, Shape{1, y.size()}), reshape(dy, Shape{y.size(), 1})));
+  const Gradients g = tape.backward(weighted_sum(y, dy));
   set_precision(Precision::f32);
   check_close(y, reference(rounded(x), rounded(w), b, false), rounding);
   check_close(packed, reference(rounded(x), rounded(w), b, false), rounding);

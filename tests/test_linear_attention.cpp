@@ -1,4 +1,7 @@
 #include "engine/numerics.h"
+#include "ops/elementwise.h"
+#include "ops/linear_attention.h"
+#include "ops/sums.h"
 #include "tests/linear_attention_definition.h"
 #include "tests/memory_limit.h"
 
@@ -53,7 +56,7 @@ struct Results {
     for (Tensor* t : {&q, &k, &v}) t->set_wants_grad();
     Tape tape;
     y = x(q, k, v);
-    const Gradients gradients = tape.backward(matmul(reshape(y, Shape{1, y.size()}), reshape(dy, Shape{y.size(), 1})));
+    const Gradients gradients = tape.backward(weighted_sum(y, dy));
     dq = gradients.of(q), dk = gradients.of(k), dv = gradients.of(v);
   }
 };
@@ -225,7 +228,7 @@ TEST_CASE("linear_attention's gradients equal those of causal_product, elu_plus_
       Case x(b, l, h, e, m, device);
       const Tensor c = random_tensor(x.v.shape(), 4, -1, 1, device);
       const auto gradients = [&](const Tensor& y, const Tensor& cotangent, Tape& tape) {
-        return tape.backward(matmul(reshape(y, Shape{1, y.size()}), reshape(cotangent, Shape{y.size(), 1})));
+        return tape.backward(weighted_sum(y, cotangent));
       };
       x.q.set_wants_grad(), x.k.set_wants_grad(), x.v.set_wants_grad();
       std::vector<double> y, dq, dk, dv;
@@ -281,7 +284,7 @@ TEST_CASE("linear_attention and its gradients are the same bytes with any number
       Tape tape;
       const Tensor y = linear_attention(x.q, x.k, x.v);
       check_close(y, expected, reduction);
-      const Gradients g = tape.backward(matmul(reshape(y, Shape{1, y.size()}), weight));
+      const Gradients g = tape.backward(weighted_sum(y, weight));
       const std::vector<std::vector<float>> results{y.to_vector(), g.of(x.q).to_vector(), g.of(x.k).to_vector(),
                                                     g.of(x.v).to_vector()};
       if (of_one.empty()) of_one = results;
@@ -301,7 +304,7 @@ TEST_CASE("linear_attention's memory beyond inputs, output and gradients does no
       reset_peak(device);
       Tape tape;
       Tensor y = linear_attention(x.q, x.k, x.v);
-      const Gradients gradients = tape.backward(matmul(reshape(y, Shape{1, y.size()}), one));
+      const Gradients gradients = tape.backward(weighted_sum(y, one));
       return memory_use(device).peak - before - 5 * bytes;  // y, dy, dq, dk, dv
     };
     for (const int64_t heads : {1, 8}) {  // 1: segments of L in parallel; 8: heads
@@ -328,7 +331,7 @@ TEST_CASE("on tensor cores, linear_attention and its gradients differ by what TF
       set_precision(precision, Device::cuda);
       const Tensor y = linear_attention(x.q, x.k, x.v);
       set_precision(Precision::f32);
-      const Tensor loss = matmul(reshape(y, Shape{1, y.size()}), dy);
+      const Tensor loss = weighted_sum(y, dy);
       set_precision(precision, Device::cuda);
       const Gradients g = tape.backward(loss);
       set_precision(Precision::f32);

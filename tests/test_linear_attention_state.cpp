@@ -1,6 +1,9 @@
 // Causal linear attention that carries a state: in parts of a sequence, and position by position.
 #include "tests/linear_attention_definition.h"
 
+#include "ops/elementwise.h"
+#include "ops/linear_attention.h"
+
 using namespace runnel;
 using namespace runnel::test;
 
@@ -93,16 +96,13 @@ TEST_CASE("linear_attention: segments that carry the state have the results and 
       const Tensor c = random_tensor(x.v.shape(), 4, -1, 1, device);
       AttentionState initial = random_state(x);
       for (Tensor* t : {&x.q, &x.k, &x.v, &initial.s, &initial.z}) t->set_wants_grad();
-      const auto product = [](const Tensor& y, const Tensor& with) {
-        return matmul(reshape(y, Shape{1, y.size()}), reshape(with, Shape{with.size(), 1}));
-      };
       const auto loss_of_state = [](const AttentionState& state) {
         return add(random_dot(state.s, 5), random_dot(state.z, 6));
       };
 
       Tape whole_tape;
       const LinearAttentionResult whole = linear_attention(x.q, x.k, x.v, initial);
-      const Gradients expected = whole_tape.backward(add(product(whole.y, c), loss_of_state(whole.state)));
+      const Gradients expected = whole_tape.backward(add(weighted_sum(whole.y, c), loss_of_state(whole.state)));
 
       struct Segment {
         int64_t begin, end;
@@ -118,7 +118,7 @@ TEST_CASE("linear_attention: segments that carry the state have the results and 
         for (Tensor* t : {&s.q, &s.k, &s.v}) t->set_wants_grad();
         const LinearAttentionResult part = linear_attention(s.q, s.k, s.v, state);
         check_close(part.y, doubles(positions(whole.y, begin, end)), reduction);
-        loss = add(loss, product(part.y, positions(c, begin, end)));
+        loss = add(loss, weighted_sum(part.y, positions(c, begin, end)));
         state = part.state;
         segments.push_back(std::move(s));
       }
@@ -157,8 +157,7 @@ TEST_CASE("linear_attention: parts that carry the state equal the definition, ho
         in[3] = result.y;
         state = result.state;
         parts.push_back(in);
-        const Tensor own_dy = reshape(positions(dy, begin, begin + part), Shape{part * x.m, 1});
-        const Tensor own = matmul(reshape(result.y, Shape{1, part * x.m}), own_dy);
+        const Tensor own = weighted_sum(result.y, positions(dy, begin, begin + part));
         loss = loss ? add(loss, own) : own;
       }
       const Gradients gradients = tape.backward(loss);

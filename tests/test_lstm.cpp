@@ -1,5 +1,8 @@
 #include "tests/check.h"
 
+#include "ops/layers.h"
+#include "ops/sums.h"
+
 using namespace runnel;
 using namespace runnel::test;
 

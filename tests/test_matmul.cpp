@@ -1,4 +1,5 @@
 #include "engine/numerics.h"
+#include "ops/linear.h"
 #include "tests/check.h"
 
 using namespace runnel;

@@ -1,11 +1,17 @@
+#include <algorithm>
+#include <set>
+
 #include "models/autoregressive.h"
 #include "models/decoder.h"
 #include "models/generation.h"
 #include "models/local_heads.h"
-
-#include <algorithm>
-#include <set>
-
+#include "ops/elementwise.h"
+#include "ops/layers.h"
+#include "ops/linear.h"
+#include "ops/linear_attention.h"
+#include "ops/losses.h"
+#include "ops/shapes.h"
+#include "ops/softmax_attention.h"
 #include "tests/check.h"
 
 using namespace runnel;

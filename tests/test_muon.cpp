@@ -2,7 +2,9 @@
 
 #include "models/autoregressive.h"
 #include "models/optimizer.h"
-#include "ops/kernels.h"
+#include "ops/elementwise.h"
+#include "ops/kernels/optimizers.h"
+#include "ops/optimizers.h"
 #include "tests/check.h"
 
 using namespace runnel;
@@ -122,7 +124,7 @@ Tensor loss_of(const Parameters& parameters, uint64_t seed) {
   Tensor loss;
   for (const auto& [name, tensor] : parameters) {
     const Tensor weights = random_tensor(Shape{tensor.size(), 1}, ++seed, -1, 1, tensor.device());
-    const Tensor term = matmul(reshape(tensor, Shape{1, tensor.size()}), weights);
+    const Tensor term = weighted_sum(tensor, weights);
     loss = loss ? add(loss, term) : term;
   }
   return loss;

@@ -2,6 +2,8 @@
 #include <tuple>
 
 #include "models/optimizer.h"
+#include "ops/elementwise.h"
+#include "ops/optimizers.h"
 #include "tests/check.h"
 
 using namespace runnel;
@@ -46,7 +48,7 @@ Tensor loss_with(const std::vector<NamedTensor>& parameters, const std::vector<s
   Tensor loss;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Tensor& p = parameters[i].tensor;
-    const Tensor term = matmul(p, Tensor(Shape{p.size(), 1}, gradient[i], p.device()));
+    const Tensor term = weighted_sum(p, Tensor(Shape{p.size()}, gradient[i], p.device()));
     loss = loss ? add(loss, term) : term;
   }
   return loss;

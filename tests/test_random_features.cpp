@@ -1,5 +1,8 @@
 #include <algorithm>
 
+#include "ops/approximate_attention.h"
+#include "ops/linear_attention.h"
+#include "ops/softmax_attention.h"
 #include "tests/check.h"
 
 using namespace runnel;

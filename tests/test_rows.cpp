@@ -1,5 +1,7 @@
 #include "tests/check.h"
 
+#include "ops/shapes.h"
+
 using namespace runnel;
 using namespace runnel::test;
 

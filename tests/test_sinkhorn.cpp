@@ -1,6 +1,9 @@
 // block_sums, sinkhorn, mix_blocks.
 #include <algorithm>
 
+#include "ops/approximate_attention.h"
+#include "ops/linear.h"
+#include "ops/sums.h"
 #include "tests/check.h"
 #include "tests/memory_limit.h"
 
@@ -44,11 +47,6 @@ void for_all(const std::function<void(const Case&, Device)>& f) {
         CAPTURE(name(device));
         f(Case(sizes, padded, device), device);
       }
-}
-
-// sum_i c_i y_i
-Tensor weighted_sum(const Tensor& y, const Tensor& c) {
-  return matmul(reshape(y, Shape{1, y.size()}), c.viewed_as(Shape{y.size(), 1}));
 }
 
 // e^logits, normalised by the definition.

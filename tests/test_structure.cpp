@@ -36,16 +36,24 @@ const std::map<std::string, Rule> rules = {
      {{"engine", "ops", "cuda", "models", "datasets", "apps"},
       {"CLI/CLI.hpp", "benchmark/benchmark.h", "fmt/format.h", "mpi.h", "nlohmann/json.hpp", "stb/stb_image_write.h"}}},
 };
-const Names for_cuda = {"ops/kernels.h",     "ops/ladder/kernels.h",  "engine/check.h",   "engine/memory.h",
-                        "engine/numerics.h", "engine/cuda_backend.h", "engine/profile.h", "engine/communicator.h"};
-// Who may include the headers that are not for users of the library, besides the folders in which they lie.
+const Names for_cuda = {"ops/ladder/kernels.h",  "engine/check.h",   "engine/memory.h",      "engine/numerics.h",
+                        "engine/cuda_backend.h", "engine/profile.h", "engine/communicator.h"};
+// Who may include the headers that are not for users of the library, or all those of a folder, besides the folders in
+// which they lie.
 const std::map<std::string, Names> private_headers = {
-    {"ops/kernels.h", {"ops", "cuda", "apps/bench/kernels.cpp"}},  // a benchmark of each kernel by itself
+    {"ops/kernels", {"ops", "cuda", "apps/bench/kernels.cpp"}},  // a benchmark of each kernel by itself
     {"ops/ladder/kernels.h", {"ops", "cuda"}},
-    {"engine/dispatch.h", {"ops/kernels.h"}},
+    {"engine/dispatch.h", {"ops/kernels", "ops/ladder/kernels.h"}},
     {"engine/profile.h", {"cuda/timing.cu"}},
     {"engine/cuda_backend.h", {"cuda/device.cu", "cuda/timing.cu", "cuda/communicator.cu"}},
 };
+
+std::string folder_of(const std::string& file) { return file.substr(0, file.rfind('/')); }
+const Names* users_of(const std::string& header) {  // null: everybody
+  auto found = private_headers.find(header);
+  if (found == private_headers.end()) found = private_headers.find(folder_of(header));
+  return found == private_headers.end() ? nullptr : &found->second;
+}
 
 std::string text_of(const fs::path& path) {
   REQUIRE_MESSAGE(fs::exists(path), "cannot read " << path.string());
@@ -99,6 +107,13 @@ Names ops() {
   return {std::istream_iterator<std::string>(words), {}};
 }
 
+// The headers of the device contract.
+Names contract_headers() {
+  Names headers = files("ops/kernels", {".h"});
+  headers.insert("engine/dispatch.h");
+  return headers;
+}
+
 // The void functions that a file defines, with their namespaces: runnel::cpu::scale.
 void add_definitions(Names& all, const std::string& file) {
   std::vector<std::string> scopes{""};
@@ -121,6 +136,7 @@ TEST_CASE("structure: folders include only what they may") {
   if (!has_sources()) return;
   Names contract;
   for (const std::string& header : for_cuda) add_with_includes(contract, header);
+  for (const std::string& header : contract_headers()) add_with_includes(contract, header);
   for (const auto& [folder, rule] : rules)
     for (const std::string& file : sources(folder))
       for (const Include& include : includes(file)) {
@@ -137,10 +153,9 @@ TEST_CASE("structure: private headers are included by the engine, the ops and th
   for (const auto& [folder, rule] : rules)
     for (const std::string& file : sources(folder))
       for (const Include& include : includes(file)) {
-        const auto found = private_headers.find(include.name);
-        if (found == private_headers.end()) continue;
-        const Names& users = found->second;
-        CHECK_MESSAGE((users.contains(file) || users.contains(folder) || include.name.starts_with(folder)),
+        const Names* const users = users_of(include.name);
+        CHECK_MESSAGE((!users || users->contains(file) || users->contains(folder) || users->contains(folder_of(file)) ||
+                       include.name.starts_with(folder)),
                       file << " must not include " << include.name);
       }
 }
@@ -151,13 +166,39 @@ TEST_CASE("structure: public headers include no private ones and define no macro
   for (const std::string folder : {"engine", "models", "datasets"}) headers.merge(files(folder, {".h"}));
   Names with_includes;
   for (const std::string& header : headers)
-    if (!private_headers.contains(header)) add_with_includes(with_includes, header);
+    if (!users_of(header)) add_with_includes(with_includes, header);
   for (const std::string& header : with_includes) {
-    CHECK_MESSAGE(!private_headers.contains(header), header << " is private but comes with a public header");
+    CHECK_MESSAGE(!users_of(header), header << " is private but comes with a public header");
     const std::string text = text_of(root / header);
     for (const std::smatch& m : matches(text, R"(^[ \t]*#[ \t]*define[ \t]+(\w+))"))
       CHECK_MESSAGE(m.str(1).starts_with("RUNNEL_"), header << " defines " << m.str(1));
   }
+}
+
+// Else an op that is added would compile nearly everything again.
+TEST_CASE("structure: ops/ops.h includes every page of ops, and only programs that use the library include it") {
+  if (!has_sources()) return;
+  const auto is_page = [](const std::string& header) {
+    return header.starts_with("ops/") && header.find('/', 4) == std::string::npos && header != "ops/types.h";
+  };
+  Names included;
+  add_with_includes(included, "ops/ops.h");
+  for (const std::string& header : files("ops", {".h"}))
+    if (is_page(header) && header != "ops/checks.h") CHECK_MESSAGE(included.contains(header), header);
+  for (const std::string folder : {"engine", "ops", "models", "datasets", "apps", "tests"})
+    for (const std::string& file : sources(folder))
+      for (const Include& include : includes(file))
+        CHECK_MESSAGE(include.name != "ops/ops.h", file << " must include the pages that it needs");
+  const std::string cmake = text_of(root / "CMakeLists.txt");
+  Names precompiled;
+  for (const std::smatch& m : matches(cmake, R"(^ *target_precompile_headers\(([^)]*)\))")) {
+    std::istringstream words(m.str(1));
+    for (std::string word; words >> word;)
+      if (word.ends_with(".h") && fs::exists(root / word)) add_with_includes(precompiled, word);
+  }
+  CHECK(precompiled.contains("ops/cpu/loops.h"));
+  for (const std::string& header : precompiled)
+    CHECK_MESSAGE((!is_page(header) && !header.starts_with("ops/kernels/")), header << " is precompiled");
 }
 
 TEST_CASE("structure: every folder has a README") {
@@ -183,11 +224,10 @@ TEST_CASE("structure: every kernel of the contract is defined on the CPU and on 
   Names defined;
   for (const std::string folder : {"engine", "ops", "cuda"})
     for (const std::string& file : files(folder, {".cpp", ".cu"})) add_definitions(defined, file);
-  for (const std::string header : {"engine/dispatch.h", "ops/kernels.h"}) {
+  CHECK_FALSE(defined.empty());
+  for (const std::string& header : contract_headers()) {
     const std::string text = text_of(root / header);
-    const auto kernels = matches(text, R"(^(CPU_)?KERNEL\((\w+)\()");
-    CHECK_FALSE(kernels.empty());
-    for (const std::smatch& m : kernels)
+    for (const std::smatch& m : matches(text, R"(^(CPU_)?KERNEL\((\w+)\()"))
       for (const std::string device : {"cpu", "cuda"})
         if (device == "cpu" || !m[1].matched)
           CHECK_MESSAGE(defined.contains("runnel::" + device + "::" + m.str(2)),
@@ -233,7 +273,7 @@ TEST_CASE("structure: the tests have launched every CUDA kernel of the contract"
     MESSAGE("skipped: 1 test, it needs those of the ops before it");
     return;
   }
-  for (const std::string header : {"engine/dispatch.h", "ops/kernels.h"}) {
+  for (const std::string& header : contract_headers()) {
     const std::string text = text_of(root / header);
     for (const std::smatch& m : matches(text, R"(^KERNEL\((\w+?)(_forward|_backward)?\()"))
       CHECK_MESSAGE((launched.contains(m.str(1) + m.str(2)) || launched.contains(m.str(1))), m.str(1) << m.str(2));

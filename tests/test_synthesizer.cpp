@@ -1,5 +1,6 @@
 // The attention kind synthesizer in its forms, against its definition.
 #include "models/attention.h"
+#include "ops/elementwise.h"
 #include "tests/check.h"
 
 using namespace runnel;

@@ -13,6 +13,9 @@
 #include "datasets/batch.h"
 #include "models/checkpoint.h"
 #include "models/encoder.h"
+#include "ops/layers.h"
+#include "ops/losses.h"
+#include "ops/sums.h"
 #include "tests/check.h"
 #include "tests/program.h"
 

@@ -14,7 +14,7 @@
 #include "engine/file.h"
 #include "engine/replay.h"
 #include "engine/timing.h"
-#include "ops/ops.h"
+#include "ops/linear.h"
 
 namespace runnel {
 

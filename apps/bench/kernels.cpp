@@ -1,4 +1,4 @@
-// runnel bench kernels: every kernel of ops/kernels.h by itself, at the sizes of the paper's copy task, timed on the
+// runnel bench kernels: every kernel of ops/kernels/ by itself, at the sizes of the paper's copy task, timed on the
 // CPU by Google Benchmark. What a kernel must move (each input read once, each output written once) and compute, over
 // the time that it takes, stands beside what this machine reaches: a copy of an array too large for the caches, and a
 // matrix product. The roofline shows both ceilings over operations per byte, and each kernel as a dot.
@@ -15,8 +15,18 @@
 
 #include "apps/bench/bench.h"
 #include "engine/numerics.h"
-#include "ops/kernels.h"
-#include "ops/ops.h"
+#include "ops/kernels/approximate_attention.h"
+#include "ops/kernels/elementwise.h"
+#include "ops/kernels/layers.h"
+#include "ops/kernels/linear.h"
+#include "ops/kernels/linear_attention.h"
+#include "ops/kernels/losses.h"
+#include "ops/kernels/optimizers.h"
+#include "ops/kernels/shapes.h"
+#include "ops/kernels/softmax_attention.h"
+#include "ops/kernels/sums.h"
+#include "ops/optimizers.h"
+#include "ops/softmax_attention.h"
 #if RUNNEL_WITH_BENCHMARK
 #include <benchmark/benchmark.h>
 #endif

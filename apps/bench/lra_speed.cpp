@@ -9,6 +9,7 @@
 #include "engine/check.h"
 #include "engine/memory.h"
 #include "models/classifier.h"
+#include "ops/losses.h"
 
 namespace runnel {
 namespace {

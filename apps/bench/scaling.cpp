@@ -23,7 +23,10 @@
 #include "apps/training/updater.h"
 #include "engine/check.h"
 #include "engine/communicator.h"
-#include "ops/ops.h"
+#include "engine/tape.h"
+#include "ops/elementwise.h"
+#include "ops/losses.h"
+#include "ops/sums.h"
 
 namespace runnel {
 namespace {

@@ -3,7 +3,10 @@
 
 #include "apps/bench/bench.h"
 #include "datasets/fbank.h"
+#include "engine/tape.h"
 #include "models/lstm.h"
+#include "ops/losses.h"
+#include "ops/sums.h"
 
 namespace runnel {
 namespace {

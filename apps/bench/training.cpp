@@ -5,7 +5,9 @@
 #include "apps/training/updater.h"
 #include "datasets/copy_task.h"
 #include "engine/timing.h"
-#include "ops/ops.h"
+#include "ops/elementwise.h"
+#include "ops/losses.h"
+#include "ops/sums.h"
 
 namespace runnel {
 namespace {

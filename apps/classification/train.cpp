@@ -11,6 +11,7 @@
 #include "datasets/files.h"
 #include "engine/check.h"
 #include "engine/text.h"
+#include "ops/losses.h"
 
 namespace runnel {
 

@@ -7,6 +7,7 @@
 #include "apps/images/images.h"
 #include "engine/check.h"
 #include "engine/text.h"
+#include "ops/linear_attention.h"
 
 namespace runnel {
 namespace {

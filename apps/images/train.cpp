@@ -12,6 +12,8 @@
 #include "engine/text.h"
 #include "models/generation.h"
 #include "models/local_heads.h"
+#include "ops/elementwise.h"
+#include "ops/sums.h"
 
 namespace runnel {
 

@@ -12,7 +12,7 @@
 #include "engine/check.h"
 #include "engine/communicator.h"
 #include "engine/finite_guard.h"
-#include "ops/ops.h"
+#include "ops/losses.h"
 
 namespace runnel {
 

@@ -15,6 +15,9 @@
 #include "engine/check.h"
 #include "engine/text.h"
 #include "models/ctc.h"
+#include "ops/elementwise.h"
+#include "ops/losses.h"
+#include "ops/sums.h"
 
 namespace runnel {
 

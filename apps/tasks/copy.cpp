@@ -17,6 +17,7 @@
 #include "engine/finite_guard.h"
 #include "models/checkpoint.h"
 #include "models/decoder.h"
+#include "ops/losses.h"
 
 namespace runnel {
 namespace {

@@ -6,7 +6,8 @@
 #include "engine/check.h"
 #include "engine/communicator.h"
 #include "engine/finite_guard.h"
-#include "ops/ops.h"
+#include "engine/tape.h"
+#include "ops/elementwise.h"
 
 namespace runnel {
 namespace {

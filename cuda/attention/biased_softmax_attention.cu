@@ -1,10 +1,11 @@
-// Softmax attention with a bias of the scores. ops/attention/biased_softmax_attention.cpp says what is computed; y, dq,
-// dk and dv are those at the head of softmax_attention.cu, by SoftmaxTiles. The gradient of the bias is made of the
+// Softmax attention with a bias of the scores. ops/cpu/attention/biased_softmax_attention.cpp says what is computed; y,
+// dq, dk and dv are those at the head of softmax_attention.cu, by SoftmaxTiles. The gradient of the bias is made of the
 // slopes s_ij: a block of threads owns 32 x 32 of its numbers and adds up those of the sequences that share them, one
 // after another.
 #include "cuda/attention/softmax.h"
 #include "cuda/temporary.h"
 #include "engine/numerics.h"
+#include "ops/kernels/softmax_attention.h"
 
 namespace runnel::cuda {
 namespace {

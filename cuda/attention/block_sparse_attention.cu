@@ -1,11 +1,12 @@
-// Softmax attention to listed blocks of keys. ops/attention/block_sparse_attention.cpp says what is computed; the four
-// results are those at the head of softmax_attention.cu, as sums out_r = sum_o w_ro c_o: SoftmaxTiles. A block of
+// Softmax attention to listed blocks of keys. ops/cpu/attention/block_sparse_attention.cpp says what is computed; the
+// four results are those at the head of softmax_attention.cu, as sums out_r = sum_o w_ro c_o: SoftmaxTiles. A block of
 // threads owns rows of one block of the pattern, and takes from the other side the positions of the blocks that are
 // listed for it, 32 at a time. For dk and dv these are the query blocks that see its keys, so each result has one
 // owner.
 #include "cuda/attention/softmax.h"
 #include "cuda/temporary.h"
 #include "engine/numerics.h"
+#include "ops/kernels/softmax_attention.h"
 
 namespace runnel::cuda {
 namespace {

@@ -19,7 +19,7 @@
 //
 // where scans for dq and dk hold S and R transposed: a and b exchanged.
 #include "cuda/launch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/linear_attention.h"
 
 namespace runnel::cuda {
 namespace {

@@ -26,6 +26,7 @@
 
 #include "cuda/attention/linear_attention.h"
 #include "engine/numerics.h"
+#include "ops/kernels/linear_attention.h"
 
 namespace runnel::cuda {
 namespace {

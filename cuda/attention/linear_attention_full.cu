@@ -2,6 +2,7 @@
 // out_i = a_i S + t_i Z for the same a and t as in the causal form (linear_attention.h). 1 / n_i and d_i are left in
 // dq_i, or in memory of their own if a row of dq has no room for two numbers, or if several blocks write it.
 #include "cuda/attention/linear_attention.h"
+#include "ops/kernels/linear_attention.h"
 
 namespace runnel::cuda {
 namespace {

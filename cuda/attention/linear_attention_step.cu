@@ -1,6 +1,7 @@
 // One position of causal linear attention, for decoding (eq. 18-20). Reading and writing the state is nearly all the
 // work, so a warp has eight pieces of it on their way before it waits for the first.
 #include "cuda/attention/linear_attention.h"
+#include "ops/kernels/linear_attention.h"
 
 namespace runnel::cuda {
 namespace {

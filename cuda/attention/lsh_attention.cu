@@ -1,6 +1,7 @@
-// Reformer's attention by locality-sensitive hashing. ops/attention/lsh_attention.cpp has the derivation; in the sorted
-// order of a round, the query at a place sees the places [begin,end) but itself, and with k_j = q_j / |q_j|, x_ij = q_i
-// . k_j / sqrt(E) and what forward keeps, l_i = log sum e^x_ij over all rounds, p_ij = e^(x_ij - l_i), the results are
+// Reformer's attention by locality-sensitive hashing. ops/cpu/attention/lsh_attention.cpp has the derivation; in the
+// sorted order of a round, the query at a place sees the places [begin,end) but itself, and with k_j = q_j / |q_j|,
+// x_ij = q_i . k_j / sqrt(E) and what forward keeps, l_i = log sum e^x_ij over all rounds, p_ij = e^(x_ij - l_i), the
+// results are
 //
 //   y_i  = sum_j p_ij v_j                              found with a running maximum and sum, since l_i is not known yet
 //   dq_i = sum_j s_ij k_j / sqrt(E)                    s_ij = p_ij (dy_i . v_j - d_i),   d_i = dy_i . y_i
@@ -15,6 +16,7 @@
 #include "cuda/attention/softmax.h"
 #include "cuda/temporary.h"
 #include "engine/numerics.h"
+#include "ops/kernels/approximate_attention.h"
 
 namespace runnel::cuda {
 namespace {

@@ -1,7 +1,7 @@
-// How lsh attention sorts positions into buckets: see ops/attention/lsh_attention.cpp.
+// How lsh attention sorts positions into buckets: see ops/cpu/attention/lsh_attention.cpp.
 #include "cuda/attention/tiles.h"
 #include "cuda/draw.h"
-#include "ops/kernels.h"
+#include "ops/kernels/approximate_attention.h"
 
 namespace runnel::cuda {
 namespace {

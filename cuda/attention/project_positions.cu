@@ -1,8 +1,10 @@
-// Learned sums over positions: ops/attention/project_positions.cpp. y is a state of linear attention whose keys are the
-// rows of p, the same for all sequences: linear_attention.cu sums it up.
+// Learned sums over positions: ops/cpu/attention/project_positions.cpp. y is a state of linear attention whose keys are
+// the rows of p, the same for all sequences: linear_attention.cu sums it up.
 #include "cuda/attention/linear_attention.h"
 #include "cuda/attention/products.h"
 #include "engine/numerics.h"
+#include "ops/kernels/approximate_attention.h"
+#include "ops/kernels/elementwise.h"
 
 namespace runnel::cuda {
 namespace {

@@ -1,10 +1,10 @@
 // Positive random features: the exponential with the norm, its rule, and the projection.
-// ops/attention/random_features.cpp has the derivation.
+// ops/cpu/attention/random_features.cpp has the derivation.
 #include <cmath>
 
 #include "cuda/draw.h"
 #include "cuda/temporary.h"
-#include "ops/kernels.h"
+#include "ops/kernels/approximate_attention.h"
 
 namespace runnel::cuda {
 namespace {

@@ -1,11 +1,11 @@
-// Sums of blocks, Sinkhorn's normalisation, and blocks mixed by its result: ops/attention/sinkhorn.cpp has the
+// Sums of blocks, Sinkhorn's normalisation, and blocks mixed by its result: ops/cpu/attention/sinkhorn.cpp has the
 // derivation and the letters x, u, v, g.
 #include <cmath>
 
 #include "cuda/attention/products.h"
 #include "cuda/temporary.h"
 #include "engine/numerics.h"
-#include "ops/kernels.h"
+#include "ops/kernels/approximate_attention.h"
 
 namespace runnel::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "cuda/attention/tiles.h"
-#include "ops/kernels.h"
+#include "ops/kernels/attention_sizes.h"
 
 namespace runnel::cuda {
 

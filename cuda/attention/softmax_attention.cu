@@ -1,5 +1,5 @@
-// Softmax attention in tiles (eq. 2). ops/attention/softmax_attention.cpp has the derivation; with x_ij = q_i . k_j /
-// sqrt(E) and what forward keeps, l_i = log sum_j e^x_ij, p_ij = e^(x_ij - l_i), the four results are
+// Softmax attention in tiles (eq. 2). ops/cpu/attention/softmax_attention.cpp has the derivation; with x_ij = q_i . k_j
+// / sqrt(E) and what forward keeps, l_i = log sum_j e^x_ij, p_ij = e^(x_ij - l_i), the four results are
 //
 //   y_i  = sum_j p_ij v_j                              found with a running maximum and sum, since l_i is not known yet
 //   dq_i = sum_j s_ij k_j / sqrt(E)                    s_ij = p_ij (dy_i . v_j - d_i),   d_i = dy_i . y_i
@@ -13,6 +13,7 @@
 #include "cuda/attention/softmax.h"
 #include "cuda/temporary.h"
 #include "engine/numerics.h"
+#include "ops/kernels/softmax_attention.h"
 
 namespace runnel::cuda {
 namespace {

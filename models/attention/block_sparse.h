@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/attention.h"
+#include "ops/softmax_attention.h"
 
 namespace runnel {
 

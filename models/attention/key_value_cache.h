@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "models/attention.h"
+#include "ops/shapes.h"
+#include "ops/softmax_attention.h"
 
 namespace runnel {
 

@@ -3,6 +3,8 @@
 // where j runs over the positions up to i (causal) or over all. Decoding keeps S and Z, whose size is constant.
 #include "models/attention/recurrent_state.h"
 
+#include "ops/linear_attention.h"
+
 namespace runnel {
 namespace {
 

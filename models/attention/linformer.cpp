@@ -5,6 +5,8 @@
 
 #include "engine/check.h"
 #include "models/attention.h"
+#include "ops/approximate_attention.h"
+#include "ops/softmax_attention.h"
 
 namespace runnel {
 namespace {

@@ -2,6 +2,9 @@
 // sees the keys of the query's own block. Decoding keeps the keys and values of one block, so its memory is constant.
 #include "models/attention/block_sparse.h"
 
+#include "ops/shapes.h"
+#include "ops/softmax_attention.h"
+
 namespace runnel {
 namespace {
 

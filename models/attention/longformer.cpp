@@ -8,6 +8,9 @@
 #include "models/attention/block_sparse.h"
 #include "models/attention/key_value_cache.h"
 #include "models/layers.h"
+#include "ops/linear.h"
+#include "ops/shapes.h"
+#include "ops/softmax_attention.h"
 
 namespace runnel {
 namespace {

@@ -4,6 +4,7 @@
 #include "models/attention.h"
 
 #include "engine/check.h"
+#include "ops/approximate_attention.h"
 
 namespace runnel {
 namespace {

@@ -5,6 +5,9 @@
 // stabiliser, a maximum that is subtracted before exp, which a causal state cannot know in advance.
 #include "models/attention/recurrent_state.h"
 
+#include "ops/approximate_attention.h"
+#include "ops/linear_attention.h"
+
 namespace runnel {
 namespace {
 

@@ -3,6 +3,8 @@
 #include <functional>
 
 #include "models/attention.h"
+#include "ops/linear_attention.h"
+#include "ops/shapes.h"
 
 namespace runnel {
 

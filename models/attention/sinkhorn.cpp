@@ -6,6 +6,9 @@
 #include "engine/check.h"
 #include "models/attention/block_sparse.h"
 #include "models/layers.h"
+#include "ops/approximate_attention.h"
+#include "ops/linear.h"
+#include "ops/shapes.h"
 
 namespace runnel {
 namespace {

@@ -2,6 +2,8 @@
 // Decoding keeps all keys and values so far ("stateful softmax" in the paper's tables): a KV cache.
 #include "models/attention/key_value_cache.h"
 
+#include "ops/softmax_attention.h"
+
 namespace runnel {
 namespace {
 

@@ -15,8 +15,12 @@
 #include <cmath>
 
 #include "engine/check.h"
+#include "engine/tape.h"
 #include "models/attention.h"
 #include "models/layers.h"
+#include "ops/elementwise.h"
+#include "ops/shapes.h"
+#include "ops/softmax_attention.h"
 
 namespace runnel {
 namespace {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "engine/check.h"
-#include "ops/kernels.h"
-#include "ops/ops.h"
+#include "ops/attention_mask.h"
+#include "ops/kernels/attention_sizes.h"
 
 namespace runnel {
 

@@ -3,9 +3,10 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "engine/tape.h"
 #include "ops/attention/arguments.h"
-#include "ops/kernels.h"
-#include "ops/ops.h"
+#include "ops/kernels/linear_attention.h"
+#include "ops/linear_attention.h"
 
 namespace runnel {
 

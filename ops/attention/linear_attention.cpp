@@ -1,10 +1,11 @@
 // Linear attention, causal or not: feature map, numerator and normaliser in one op (eq. 4-12). The rules keep q, k, v
 // and y, and for a sequence that goes on from a state, that state; ops/cpu/attention/linear_attention.h has the
 // derivation.
+#include "ops/kernels/linear_attention.h"
 #include "engine/check.h"
+#include "engine/tape.h"
 #include "ops/attention/arguments.h"
-#include "ops/kernels.h"
-#include "ops/ops.h"
+#include "ops/linear_attention.h"
 
 namespace runnel {
 namespace {

@@ -3,8 +3,10 @@
 #include <vector>
 
 #include "engine/check.h"
-#include "ops/kernels.h"
-#include "ops/ops.h"
+#include "engine/tape.h"
+#include "ops/approximate_attention.h"
+#include "ops/kernels/approximate_attention.h"
+#include "ops/linear.h"
 
 namespace runnel {
 

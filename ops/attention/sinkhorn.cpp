@@ -3,9 +3,10 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "engine/tape.h"
+#include "ops/approximate_attention.h"
 #include "ops/attention/arguments.h"
-#include "ops/kernels.h"
-#include "ops/ops.h"
+#include "ops/kernels/approximate_attention.h"
 
 namespace runnel {
 namespace {

@@ -3,10 +3,11 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "engine/tape.h"
 #include "ops/attention/arguments.h"
 #include "ops/checks.h"
-#include "ops/kernels.h"
-#include "ops/ops.h"
+#include "ops/kernels/softmax_attention.h"
+#include "ops/softmax_attention.h"
 
 namespace runnel {
 

@@ -2,7 +2,7 @@
 // is. Its gradient is then the sum over the batch, in the order of the batch.
 #include "ops/cpu/loops.h"
 #include "ops/cpu/scratch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/shapes.h"
 
 namespace runnel {
 

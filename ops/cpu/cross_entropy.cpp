@@ -8,7 +8,7 @@
 // the logits, which is cheaper than writing and reading it. The sum of the mask stays on the device.
 #include "ops/cpu/draw.h"
 #include "ops/cpu/loops.h"
-#include "ops/kernels.h"
+#include "ops/kernels/losses.h"
 
 namespace runnel {
 namespace {

@@ -18,7 +18,7 @@
 // On the CPU, threads share the sequences. What is kept for the backward pass: a and lse(z_t), of each frame.
 #include "ops/cpu/loops.h"
 #include "ops/cpu/scratch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/losses.h"
 
 namespace runnel {
 namespace {

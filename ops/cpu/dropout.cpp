@@ -2,7 +2,7 @@
 // since element i's 16 random bits are a function of the key and i alone (engine/random.h). The op is linear in x and
 // diagonal, so its gradient is this kernel, too.
 #include "ops/cpu/dropout.h"
-#include "ops/kernels.h"
+#include "ops/kernels/layers.h"
 
 namespace runnel {
 

@@ -2,8 +2,12 @@
 //
 // The gradients of relu and elu_plus_one need only the output: the derivative of relu is 1 where y > 0, and that of
 // elu(x) + 1 is 1 where y > 1 and e^x = y elsewhere, which is min(y, 1).
+#include "ops/kernels/elementwise.h"
+
+#include <array>
+
 #include "ops/cpu/loops.h"
-#include "ops/kernels.h"
+#include "ops/kernels/sums.h"
 
 namespace runnel {
 

@@ -3,7 +3,7 @@
 // the order of the tokens, without atomics.
 #include "ops/cpu/dropout.h"
 #include "ops/cpu/scratch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/layers.h"
 
 namespace runnel {
 

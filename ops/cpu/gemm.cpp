@@ -11,7 +11,7 @@
 #include "engine/check.h"
 #include "engine/numerics.h"
 #include "ops/cpu/loops.h"
-#include "ops/kernels.h"
+#include "ops/kernels/linear.h"
 
 namespace runnel::onednn {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "ops/cpu/dropout.h"
 #include "ops/cpu/scratch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/layers.h"
 
 namespace runnel {
 namespace {

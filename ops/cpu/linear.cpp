@@ -16,7 +16,7 @@
 #include "ops/cpu/dropout.h"
 #include "ops/cpu/packed_matrix.h"
 #include "ops/cpu/parallel.h"
-#include "ops/kernels.h"
+#include "ops/kernels/linear.h"
 
 namespace runnel {
 namespace {

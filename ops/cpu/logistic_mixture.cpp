@@ -18,7 +18,7 @@
 // The mixture: nll = logsumexp_k(l_k) - logsumexp_k(l_k + log p_k), and the gradient of a component's parameters is
 // that of -log p_k times its share of the mixture's probability.
 #include "ops/cpu/draw.h"
-#include "ops/kernels.h"
+#include "ops/kernels/losses.h"
 
 namespace runnel {
 namespace {

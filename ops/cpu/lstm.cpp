@@ -16,7 +16,7 @@
 #include "ops/cpu/packed_matrix.h"
 #include "ops/cpu/parallel.h"
 #include "ops/cpu/scratch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/layers.h"
 
 namespace runnel {
 namespace {

@@ -1,7 +1,7 @@
 // c = op(a) op(b) for two matrices, by oneDNN, on all threads.
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/scratch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/linear.h"
 
 namespace runnel {
 

@@ -21,7 +21,9 @@
 #include "ops/cpu/loops.h"
 #include "ops/cpu/parallel.h"
 #include "ops/cpu/scratch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/elementwise.h"
+#include "ops/kernels/linear.h"
+#include "ops/kernels/optimizers.h"
 
 namespace runnel {
 namespace {

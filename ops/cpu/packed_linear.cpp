@@ -7,7 +7,7 @@
 
 #include "engine/numerics.h"
 #include "ops/cpu/panels.h"
-#include "ops/kernels.h"
+#include "ops/kernels/linear.h"
 
 namespace runnel {
 namespace {

@@ -5,7 +5,7 @@
 //   da = g + p b + d,   db = h + p a - d.
 #include "ops/cpu/loops.h"
 #include "ops/cpu/scratch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/sums.h"
 
 namespace runnel {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "ops/cpu/loops.h"
 #include "ops/cpu/scratch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/optimizers.h"
 
 namespace runnel {
 namespace {

@@ -2,7 +2,7 @@
 // sequences, with gradients: taken, they get theirs and all others 0; replaced, the other way round.
 #include "ops/cpu/loops.h"
 #include "ops/cpu/scratch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/shapes.h"
 
 namespace runnel {
 

@@ -4,7 +4,7 @@
 #include "ops/cpu/loops.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/small_matrix.h"
-#include "ops/kernels.h"
+#include "ops/kernels/attention_sizes.h"
 
 namespace runnel {
 namespace {

@@ -5,7 +5,9 @@
 //
 // is what causal_product computes of q, k and v: the forward pass of the paper's Algorithm 1.
 #pragma once
-#include "ops/kernels.h"
+#include <cstdint>
+
+#include "engine/dispatch.h"
 
 namespace runnel {
 

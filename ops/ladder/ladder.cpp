@@ -1,6 +1,7 @@
 // The list of rungs, and the check in front of them.
 #include "ops/ladder/ladder.h"
 
+#include "engine/check.h"
 #include "ops/ladder/kernels.h"
 
 namespace runnel {

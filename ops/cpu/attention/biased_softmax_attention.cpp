@@ -7,6 +7,8 @@
 // sum over the batch.
 #include "ops/cpu/attention/softmax_block.h"
 
+#include "ops/kernels/softmax_attention.h"
+
 namespace runnel {
 namespace {
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/cpu/attention/softmax_block.h"
+#include "ops/kernels/softmax_attention.h"
 
 namespace runnel {
 namespace {

@@ -8,7 +8,7 @@
 // end, instead of keeping L states. linear_attention computes the same, fused and in chunks; this is its definition.
 #include "ops/cpu/loops.h"
 #include "ops/cpu/scratch.h"
-#include "ops/kernels.h"
+#include "ops/kernels/linear_attention.h"
 
 namespace runnel {
 namespace {

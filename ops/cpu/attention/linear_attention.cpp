@@ -13,6 +13,8 @@
 // numbers of its dk_i and dv_i; the pass from the right reads them before it overwrites these rows with dk and dv.
 #include "ops/cpu/attention/linear_attention.h"
 
+#include "ops/kernels/linear_attention.h"
+
 namespace runnel {
 namespace {
 

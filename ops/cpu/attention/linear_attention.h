@@ -16,9 +16,8 @@
 // Where every query sees all keys (eq. 5, 6), the sums over j <= i and j >= i are sums over all: S, Z, R and T of the
 // whole sequence.
 //
-// Here is what the kernels of the causal form (linear_attention.cpp), of the full form (_full.cpp) and of a decoding
-// step
-// (_step.cpp) share: feature maps, the matrices that a thread works in, and the scan over chunks.
+// Below is what the kernels of the three forms share, causal (linear_attention.cpp), full (_full.cpp) and one decoding
+// step (_step.cpp): feature maps, the matrices that a thread works in, and the scan over chunks.
 //
 // A sequence is scanned chunk by chunk. Features, and what else positions need by themselves, are found for a chunk at
 // a time and stay in the core's cache, as does the state; so the extra memory is a few states per thread, whatever L
@@ -37,7 +36,8 @@
 
 #include "ops/cpu/loops.h"
 #include "ops/cpu/sequences.h"
-#include "ops/kernels.h"
+#include "ops/kernels/attention_sizes.h"
+#include "ops/types.h"
 
 namespace runnel {
 namespace {

@@ -3,6 +3,8 @@
 // R and T, and one over the keys finds dk and dv.
 #include "ops/cpu/attention/linear_attention.h"
 
+#include "ops/kernels/linear_attention.h"
+
 namespace runnel {
 namespace {
 

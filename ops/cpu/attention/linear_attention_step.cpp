@@ -2,6 +2,8 @@
 // work.
 #include "ops/cpu/attention/linear_attention.h"
 
+#include "ops/kernels/linear_attention.h"
+
 namespace runnel {
 namespace {
 

@@ -5,7 +5,7 @@
 #pragma once
 #include "ops/cpu/loops.h"
 #include "ops/cpu/small_matrix.h"
-#include "ops/kernels.h"
+#include "ops/kernels/attention_sizes.h"
 
 namespace runnel {
 namespace {

@@ -6,6 +6,8 @@
 // These are products of small matrices, 64 positions at a time.
 #include "ops/cpu/sequences.h"
 
+#include "ops/kernels/approximate_attention.h"
+
 namespace runnel {
 namespace {
 

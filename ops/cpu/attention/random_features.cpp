@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "ops/cpu/loops.h"
-#include "ops/kernels.h"
+#include "ops/kernels/approximate_attention.h"
 
 namespace runnel {
 

@@ -10,6 +10,8 @@
 // through the steps, whose u and v are computed again.
 #include "ops/cpu/sequences.h"
 
+#include "ops/kernels/approximate_attention.h"
+
 namespace runnel {
 namespace {
 

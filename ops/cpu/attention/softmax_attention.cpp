@@ -20,6 +20,7 @@
 
 #include "ops/cpu/attention/softmax_block.h"
 #include "ops/cpu/dropout.h"
+#include "ops/kernels/softmax_attention.h"
 
 namespace runnel {
 namespace {

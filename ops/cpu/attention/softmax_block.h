@@ -6,7 +6,7 @@
 
 #include "ops/cpu/attention/online_softmax.h"
 #include "ops/cpu/sequences.h"
-#include "ops/kernels.h"
+#include "ops/kernels/attention_sizes.h"
 
 namespace runnel {
 namespace {

@@ -1,0 +1,86 @@
+// The kernels of ops/approximate_attention.h. engine/dispatch.h has what holds for all, ops/ops.h the letters.
+#pragma once
+#include <cstdint>
+
+#include "engine/dispatch.h"
+#include "engine/random.h"
+#include "ops/kernels/attention_sizes.h"
+#include "ops/types.h"
+
+namespace runnel {
+
+// Positive random features (Choromanski et al. 2021) of x [rows,E] from its products p [rows,F] with the projection:
+// y[r,c] = exp(s p[r,c] - s^2 |x_r|^2 / 2) / sqrt(F), s = E^(-1/4). dx is the gradient by way of the norm only.
+KERNEL(positive_random_features_forward(float* y, const float* p, const float* x, int64_t rows, int64_t features,
+                                        int64_t e))
+KERNEL(positive_random_features_backward(float* dp, float* dx, const float* dy, const float* y, const float* x,
+                                         int64_t rows, int64_t features, int64_t e))
+// Their projection w [features,e]: row r is made of the normal numbers key.fold(0).normal(r e + i), orthogonal to the
+// rows before it from the last multiple of e on, and as long as the row of the numbers key.fold(1).normal(r e + i).
+KERNEL(random_projection(float* w, Key key, int64_t features, int64_t e))
+
+// y[b,r,c] = sum_{j < lengths[b]} p[j,r] x[b,j,c] (lengths null: over all): x [B,S,C], p [rows,R], y [B,R,C]; rows >=
+// S. dx is 0 at padding, dp from row S on.
+struct PositionSizes {
+  int64_t batch, length, width, rows, rank;  // B, S, C, rows, R
+};
+KERNEL(project_positions_forward(float* y, const float* x, const float* p, const int32_t* lengths, PositionSizes sizes))
+KERNEL(project_positions_backward(float* dx, float* dp, const float* dy, const float* x, const float* p,
+                                  const int32_t* lengths, PositionSizes sizes))
+
+// x [B,S,H,E] in N blocks of positions, of which the last may be shorter; lengths [B] (null: all are S).
+struct BlockSizes {
+  int64_t batch, length, heads, width, block;  // B, S, H, E, positions
+  constexpr int64_t blocks() const { return (length + block - 1) / block; }
+};
+// y[b,r] = sum of x[b,j] over the positions j < lengths[b] of block r: y [B,N,H,E]
+KERNEL(block_sums_forward(float* y, const float* x, const int32_t* lengths, BlockSizes sizes))
+KERNEL(block_sums_backward(float* dx, const float* dy, const int32_t* lengths, BlockSizes sizes))
+
+// P [B,H,N,N] from logits [B,N,H,columns], whose first N columns are read: e^logits with rows and columns normalised in
+// turn, see ops/cpu/attention/sinkhorn.cpp. Only blocks that are not padding alone take part; P is 0 in all other rows
+// and columns.
+struct SinkhornSizes {
+  int64_t batch, blocks, heads, columns, block, iterations;
+  constexpr int64_t sequences() const { return batch * heads; }
+  // Where row r of sequence n = b H + h begins.
+  constexpr int64_t logit(int64_t n, int64_t r) const {
+    return ((n / heads * blocks + r) * heads + n % heads) * columns;
+  }
+};
+KERNEL(sinkhorn_forward(float* p, const float* logits, const int32_t* lengths, SinkhornSizes sizes))
+KERNEL(sinkhorn_backward(float* dlogits, const float* dp, const float* p, const float* logits, const int32_t* lengths,
+                         SinkhornSizes sizes))
+
+// y [B,N block + S,H,E]: first the blocks y_r = sum_c p[b,h,r,c] x_c, where positions at padding or past the end are 0,
+// then x.
+KERNEL(mix_blocks_forward(float* y, const float* p, const float* x, const int32_t* lengths, BlockSizes sizes))
+KERNEL(mix_blocks_backward(float* dp, float* dx, const float* dy, const float* p, const float* x,
+                           const int32_t* lengths, BlockSizes sizes))
+
+// Reformer's attention, see ops/cpu/attention/lsh_attention.cpp. S is L.
+constexpr int64_t lsh_most = 256;           // E, M and the positions of a chunk
+constexpr int64_t lsh_most_buckets = 4096;  // CUDA counts them in shared memory
+// rotations[i] = key.normal(i)
+KERNEL(lsh_rotations(float* rotations, Key key, int64_t n))
+// buckets [rounds,B,H,L]: the index of the first largest number in [q_i R, -q_i R], with the rotations R
+// [rounds,H,E,buckets/2].
+KERNEL(lsh_hash(int32_t* buckets, const float* q, const float* rotations, AttentionSizes sizes, Lsh lsh))
+// Sorts the positions of each sequence and round by bucket and position, padding last. The query at a place of that
+// order sees the places [begin,end) but itself, all three [rounds,B,H,L]: those of its bucket in its chunk and in the
+// chunk before; if causal, those before its own. begin and end never decrease from place to place; padding sees
+// nothing.
+KERNEL(lsh_sort(int32_t* order, int32_t* begin, int32_t* end, const int32_t* buckets, const int32_t* lengths,
+                AttentionSizes sizes, Lsh lsh))
+struct LshPlaces {
+  const int32_t *order, *begin, *end;  // [rounds,B,H,L]
+};
+// y_i = sum_j p_ij v_j, p_ij = e^(x_ij - l_i), x_ij = q_i . k_j / sqrt(E), k_j = q_j / |q_j| (0 where |q_j| < 1e-6),
+// where j runs over what i sees in a round, in one round after the other. A query that sees nothing in any of them has
+// y_i = v_i and l_i = infinity; at padding, y_i = 0. l [B,H,L].
+KERNEL(lsh_attention_forward(float* y, float* l, const float* q, const float* v, LshPlaces places,
+                             const int32_t* lengths, AttentionSizes sizes, Lsh lsh))
+KERNEL(lsh_attention_backward(float* dq, float* dv, const float* dy, const float* y, const float* l, const float* q,
+                              const float* v, LshPlaces places, const int32_t* lengths, AttentionSizes sizes, Lsh lsh))
+
+}  // namespace runnel

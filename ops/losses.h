@@ -1,0 +1,33 @@
+// Losses, in nats, and samplers of their distributions. ops/ops.h has the letters.
+#pragma once
+#include "engine/random.h"
+#include "engine/tensor.h"
+
+namespace runnel {
+
+// -log softmax(logits)[target], in nats, averaged over the positions weighted by mask [...] (empty: all ones).
+Tensor cross_entropy(const Tensor& logits, const Indices& targets, const Tensor& mask = {});  // [...,V] [...] -> []
+// The same at each position.
+Tensor categorical_nll(const Tensor& logits, const Indices& targets);  // [...,V] [...] -> [...]
+// One target per row, drawn from softmax(logits / temperature) with keys[r], or with keys[r].fold(position).
+Indices categorical_sample(const Tensor& logits, const Keys& keys, float temperature = 1,
+                           const Indices& position = {});  // [...,V] [rows] . [1] -> [...]
+
+struct CtcOptions {
+  int32_t blank = 0;           // the symbol that stands for none
+  bool zero_infinity = false;  // labels that do not fit into their frames: loss 0, not infinity; the gradient is 0
+};
+// Connectionist temporal classification (Graves et al. 2006): -log of the probability, in nats, that symbols drawn from
+// the softmax of each frame spell the targets, once repeated symbols are merged and blanks dropped. T frames, of which
+// lengths[b] count, and U labels, of which target_lengths[b] count; empty: all.
+Tensor ctc_loss(const Tensor& logits, const Indices& lengths, const Indices& targets, const Indices& target_lengths,
+                const CtcOptions& options = {});  // [B,T,V] [B] [B,U] [B] -> [B]
+
+// -log P(byte) in nats under a mixture of K discretized logistics, per position; see ops/cpu/logistic_mixture.cpp.
+Tensor logistic_mixture_nll(const Tensor& params, const Indices& bytes);  // [...,3K] [...] -> [...]
+// One byte per row, drawn from that very distribution with keys[r], or with keys[r].fold(position). A temperature below
+// 1 sharpens it.
+Indices logistic_mixture_sample(const Tensor& params, const Keys& keys, float temperature = 1,
+                                const Indices& position = {});  // [...,3K] [rows] . [1] -> [...]
+
+}  // namespace runnel

@@ -1,0 +1,17 @@
+// The same numbers with another shape. It has no kernel: result and gradient share the storage of what they are made
+// of.
+#include <vector>
+
+#include "engine/check.h"
+#include "engine/tape.h"
+#include "ops/shapes.h"
+
+namespace runnel {
+
+Tensor reshape(const Tensor& x, Shape shape) {
+  check(shape.size() == x.size(), "reshape: x ", x.shape(), " does not have as many elements as ", shape);
+  return record("reshape", {x}, x.viewed_as(shape),
+                [from = x.shape()](const Tensor& dy) -> std::vector<Tensor> { return {dy.viewed_as(from)}; });
+}
+
+}  // namespace runnel
