@@ -9,7 +9,6 @@
 #include "cuda/temporary.h"
 #include "engine/communicator.h"
 #include "engine/cuda_backend.h"
-#include "ops/kernels/elementwise.h"
 
 #if RUNNEL_WITH_NCCL
 #include <dlfcn.h>
@@ -150,8 +149,7 @@ class NcclCommunicator : public Communicator {
       } else {
         exchange(step, out, in, ncclFloat32);
       }
-      if (step.adds && options.bf16) add_to_bf16(to, to, in, count);
-      if (step.adds && !options.bf16) add(to, to, in, count);
+      if (step.adds) (options.bf16 ? accumulate_bf16 : accumulate)(to, to, in, count);
     }
   }
   void copy(const std::vector<Copy>& copies) override {

@@ -17,6 +17,22 @@ __global__ void fill_kernel(float* y, float value, int64_t n) {
   map(y, n, [value] { return value; });
 }
 
+__global__ void accumulate_kernel(float* y, const float* a, const float* b, int64_t n) {
+  map(
+      y, n, [](float ai, float bi) { return ai + bi; }, Elements{a}, Elements{b});
+}
+
+__device__ float rounded_to_bf16(float x) { return __uint_as_float(uint32_t{to_bf16(x)} << 16); }
+
+__global__ void accumulate_bf16_kernel(float* y, const float* a, const float* b, int64_t n) {
+  if (b)
+    map(
+        y, n, [](float ai, float bi) { return rounded_to_bf16(ai + bi); }, Elements{a}, Elements{b});
+  else
+    map(
+        y, n, [](float ai) { return rounded_to_bf16(ai); }, Elements{a});
+}
+
 int chosen = 0;       // which device
 bool opened = false;  // then `chosen` stays
 
@@ -119,6 +135,14 @@ int devices() {
 void choose_device(int number) {
   check(!opened || number == chosen, "CUDA device ", chosen, " is in use already; it cannot be changed to ", number);
   chosen = number;
+}
+
+void accumulate(float* y, const float* a, const float* b, int64_t n) {
+  launch("accumulate", accumulate_kernel, over_fours(n), y, a, b, n);
+}
+
+void accumulate_bf16(float* y, const float* a, const float* b, int64_t n) {
+  launch("accumulate_bf16", accumulate_bf16_kernel, over_fours(n), y, a, b, n);
 }
 
 void fill(float* y, float value, int64_t n) { launch("fill", fill_kernel, over_fours(n), y, value, n); }

@@ -12,9 +12,9 @@
 #include "cuda/cublas.h"
 #include "cuda/map.h"
 #include "cuda/temporary.h"
-#include "ops/kernels/elementwise.h"
 #include "ops/kernels/layers.h"
 #include "ops/kernels/linear.h"
+#include "ops/kernels/reductions.h"
 
 namespace runnel::cuda {
 namespace {
@@ -67,7 +67,7 @@ void linear_forward(float* y, const float* x, const float* w, const float* b, Li
 }
 
 void linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, const float* y,
-                     LinearSizes s, Activation activation, Dropout dropout, bool add_dx) {
+                     LinearSizes s, Activation activation, Dropout dropout) {
   const bool relu = activation == Activation::relu, masked = relu || dropout.p > 0;
   const int64_t n = s.layers * s.outputs();
   const Temporary<float> masked_dy(masked ? n : 0);
@@ -79,12 +79,12 @@ void linear_backward(float* dx, float* dw, float* db, const float* dy, const flo
 
   for (int64_t i = 0; dx && i < s.layers; ++i) {
     ProductOptions sum;
-    if (add_dx || i > 0) sum.added = dx;
+    if (i > 0) sum.added = dx;
     product(dx, g + i * s.outputs(), w + i * s.weights(), s.rows, s.in, s.out, false, false, sum);
   }
   for (int64_t i = 0; dw && i < s.layers; ++i)
     product(dw + i * s.weights(), g + i * s.outputs(), x, s.out, s.in, s.rows, true, false);
-  if (db) add_bias_backward(db, g, s.layers, s.rows, s.out);
+  if (db) sum(db, g, s.layers, s.rows, s.out);
 }
 
 }  // namespace runnel::cuda

@@ -4,9 +4,11 @@
 
 namespace runnel::cuda {
 
-void matmul(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
+void matmul(float* c, const float* a, const float* b, int64_t batch, int64_t m, int64_t n, int64_t k, bool transpose_a,
             bool transpose_b) {
-  product(c, a, b, m, n, k, transpose_a, transpose_b);
+  ProductOptions options;
+  options.batch = batch;
+  product(c, a, b, m, n, k, transpose_a, transpose_b, options);
 }
 
 }  // namespace runnel::cuda

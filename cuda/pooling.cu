@@ -1,6 +1,6 @@
-// Means over positions, and features of pairs. ops/cpu/pooling.cpp has the formulas.
+// Means over positions.
 #include "cuda/launch.h"
-#include "ops/kernels/sums.h"
+#include "ops/kernels/reductions.h"
 
 namespace runnel::cuda {
 namespace {
@@ -35,29 +35,6 @@ __global__ void mean_positions_backward_kernel(float* dx, const float* dy, const
   }
 }
 
-// Launch: over(pairs d). Owns: the four features of one column of a pair. Shared: none.
-__global__ void pair_features_forward_kernel(float* y, const float* x, int64_t d, int64_t n) {
-  for (int64_t i = first_element(); i < n; i += element_step()) {
-    const int64_t pair = i / d, j = i % d;
-    const float a = x[2 * pair * d + j], b = x[(2 * pair + 1) * d + j];
-    float* const features = y + 4 * pair * d + j;
-    features[0] = a;
-    features[d] = b;
-    features[2 * d] = a * b;
-    features[3 * d] = a - b;
-  }
-}
-
-// Launch: over(pairs d). Owns: the two gradients of one column of a pair. Shared: none.
-__global__ void pair_features_backward_kernel(float* dx, const float* dy, const float* x, int64_t d, int64_t n) {
-  for (int64_t i = first_element(); i < n; i += element_step()) {
-    const int64_t pair = i / d, j = i % d, first = 2 * pair * d + j, second = first + d;
-    const float* const g = dy + 4 * pair * d + j;
-    dx[first] = g[0] + g[2 * d] * x[second] + g[3 * d];
-    dx[second] = g[d] + g[2 * d] * x[first] - g[3 * d];
-  }
-}
-
 }  // namespace
 
 void mean_positions_forward(float* y, const float* x, const int32_t* lengths, int64_t batch, int64_t length,
@@ -71,14 +48,6 @@ void mean_positions_backward(float* dx, const float* dy, const int32_t* lengths,
                              int64_t d) {
   const int64_t n = batch * length * d;
   launch("mean_positions_backward", mean_positions_backward_kernel, over(n), dx, dy, lengths, length, d, n);
-}
-
-void pair_features_forward(float* y, const float* x, int64_t pairs, int64_t d) {
-  launch("pair_features_forward", pair_features_forward_kernel, over(pairs * d), y, x, d, pairs * d);
-}
-
-void pair_features_backward(float* dx, const float* dy, const float* x, int64_t pairs, int64_t d) {
-  launch("pair_features_backward", pair_features_backward_kernel, over(pairs * d), dx, dy, x, d, pairs * d);
 }
 
 }  // namespace runnel::cuda

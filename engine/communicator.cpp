@@ -6,6 +6,7 @@
 #include <exception>
 #include <utility>
 
+#include "engine/accumulate.h"
 #include "engine/cuda_backend.h"
 #include "engine/dispatch.h"
 
@@ -55,9 +56,9 @@ std::vector<double> Communicator::sum(const std::vector<double>& values) {
 
 void add_in_place(float* x, const float* other, int64_t n, bool bf16) {
   if (bf16)
-    ON_CPU(add_to_bf16(x, x, other, n));
+    accumulate_bf16(Device::cpu, x, x, other, n);
   else
-    ON_CPU(add(x, x, other, n));
+    accumulate(Device::cpu, x, x, other, n);
 }
 
 std::vector<Exchange> tree_exchanges(int rank, int size, int64_t n) {

@@ -19,6 +19,8 @@ void* allocate(size_t bytes);  // null if there is no more memory
 void release(void* memory);
 void copy(void* to, const void* from, size_t bytes, bool to_host);
 void fill(float* y, float value, int64_t n);
+void accumulate(float* y, const float* a, const float* b, int64_t n);  // engine/accumulate.h
+void accumulate_bf16(float* y, const float* a, const float* b, int64_t n);
 void synchronize();
 double seconds(const std::function<void()>& work);  // between two events on the stream
 int64_t free_memory();

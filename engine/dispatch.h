@@ -78,9 +78,4 @@ constexpr bool with_cuda = true;
 constexpr bool with_cuda = false;
 #endif
 
-// The two kernels that the engine itself calls, to add gradients: y = a + b, and y = a + b rounded to bfloat16, where b
-// may be null (0). Defined in ops/elementwise.cpp and cuda/elementwise.cu.
-KERNEL(add(float* y, const float* a, const float* b, int64_t n))
-KERNEL(add_to_bf16(float* y, const float* a, const float* b, int64_t n))
-
 }  // namespace runnel

@@ -4,9 +4,9 @@
 #include <bit>
 #include <utility>
 
+#include "engine/accumulate.h"
 #include "engine/check.h"
 #include "engine/communicator.h"
-#include "engine/dispatch.h"
 
 namespace runnel {
 namespace {
@@ -67,7 +67,7 @@ void GradientSum::add_to(Place& place, Tensor numbers) {
   const bool bf16 = options_.bf16 && &place != &places_.back();  // the loss is exact
   if (bf16) {
     Tensor rounded(numbers.shape(), device);
-    DISPATCH(device, add_to_bf16(rounded.data(), numbers.data(), nullptr, count));
+    accumulate_bf16(device, rounded.data(), numbers.data(), nullptr, count);
     numbers = rounded;
   }
   if (top == 0 && !is_last) {
@@ -82,10 +82,7 @@ void GradientSum::add_to(Place& place, Tensor numbers) {
   for (int i = 0; i < top; ++i) {
     if ((n >> i & 1) == 0) continue;
     const float* const left = i == 0 ? place.left.data() : levels_[static_cast<size_t>(i)].data() + place.first;
-    if (bf16)
-      DISPATCH(device, add_to_bf16(to, left, right, count));
-    else
-      DISPATCH(device, add(to, left, right, count));
+    (bf16 ? accumulate_bf16 : accumulate)(device, to, left, right, count);
     right = to;
   }
   place.left = {};
@@ -113,8 +110,8 @@ GradientSum::Result GradientSum::finish() {
   processes().finish();
   const Tensor& sum = levels_[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(parts_ - 1)))];
   Result result;
-  for (const Place& place : places_) result.gradients.by_id_[place.leaf] = sum.part(place.first, place.shape);
-  result.loss = result.gradients.by_id_.extract(places_.back().leaf).mapped();
+  for (const Place& place : places_) result.gradients.by_id[place.leaf] = sum.part(place.first, place.shape);
+  result.loss = result.gradients.by_id.extract(places_.back().leaf).mapped();
   return result;
 }
 

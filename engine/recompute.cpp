@@ -1,5 +1,6 @@
 #include "engine/recompute.h"
 
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -24,14 +25,14 @@ Tensor recompute(const std::function<Tensor()>& f) {
     }
   }
   if (!made.contains(y.id())) return y;
-  y = y.viewed_as(y.shape());  // the ops on `once` are gone: to the outer tape this is another tensor
+  y = detach(y);  // the ops on `once` are gone: to the outer tape this is another tensor
   const auto backward = [f, inputs](const std::vector<Tensor>& dy) {
     Tape again;
-    Gradients gradients;
-    gradients.by_id_[f().id()] = dy[0];
-    gradients = again.walk(std::move(gradients));
+    std::unordered_map<uint64_t, Tensor> gradients;
+    again.backward(
+        f(), [&](uint64_t leaf, Tensor gradient) { gradients[leaf] = std::move(gradient); }, dy[0]);
     std::vector<Tensor> dx;
-    for (const Tape::Node::Input& input : inputs) dx.push_back(std::move(gradients.by_id_[input.id]));
+    for (const Tape::Node::Input& input : inputs) dx.push_back(std::move(gradients[input.id]));
     return dx;
   };
   Tape::current_->nodes_.push_back({"recompute", inputs, {y.id()}, backward});

@@ -1,10 +1,11 @@
 #include "engine/tape.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
+#include "engine/accumulate.h"
 #include "engine/check.h"
-#include "engine/dispatch.h"
 #include "engine/finite_guard.h"
 
 namespace runnel {
@@ -32,24 +33,21 @@ Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, 
                 [backward = std::move(backward)](const std::vector<Tensor>& dy) { return backward(dy[0]); })[0];
 }
 
-namespace {
-
-Tensor gradient_of(const Tensor& loss) {
-  check(loss.size() == 1, "backward: the loss is a tensor ", loss.shape(), ", not one number");
-  check(loss.wants_grad(), "backward: the loss does not depend on any tensor that wants a gradient");
-  return Tensor::full(loss.shape(), 1, loss.device());
+void refuse_gradient(const char* op, const char* argument, const Tensor& x) {
+  check(!Tape::current_ || !x.wants_grad(), op, " has no gradient for ", argument, ' ', x.shape(),
+        ", which wants one; if it is a constant here, pass detach(", argument, ")");
 }
 
-thread_local Gradients* walked = nullptr;  // by this thread's backward pass
+namespace {
 
-// Out of place: a rule may have handed the same tensor to two inputs.
+// In place, unless another tensor has the same storage: a rule may have returned one tensor for two inputs.
 void add_to(Tensor& sum, Tensor dx) {
   if (!sum) {
     sum = std::move(dx);
     return;
   }
-  Tensor total(sum.shape(), sum.device());
-  DISPATCH(sum.device(), add(total.data(), sum.data(), dx.data(), sum.size()));
+  Tensor total = sum.is_shared() ? Tensor(sum.shape(), sum.device()) : sum;
+  accumulate(sum.device(), total.data(), sum.data(), dx.data(), sum.size());
   sum = std::move(total);
 }
 
@@ -57,58 +55,46 @@ void add_to(Tensor& sum, Tensor dx) {
 
 Gradients Tape::backward(const Tensor& loss) {
   Gradients gradients;
-  gradients.by_id_[loss.id()] = gradient_of(loss);
-  return walk(std::move(gradients));
+  backward(loss, [&](uint64_t leaf, Tensor gradient) { gradients.by_id[leaf] = std::move(gradient); });
+  return gradients;
 }
 
-void Tape::backward(const Tensor& loss, const Finished& finished) {
-  Gradients gradients;
-  gradients.by_id_[loss.id()] = gradient_of(loss);
-  walk(std::move(gradients), finished);
-}
-
-Tensor take_gradient(const Tensor& x) {
-  if (!walked) return {};
-  const auto found = walked->by_id_.find(x.id());
-  if (found == walked->by_id_.end() || found->second.is_shared()) return {};
-  return std::exchange(found->second, {});
-}
-
-Gradients Tape::walk(Gradients sum, const Finished& finished) {
+void Tape::backward(const Tensor& y, const Sink& sink, Tensor dy) {
+  check(y.wants_grad(), "backward: the loss does not depend on any tensor that wants a gradient");
+  if (!dy) {
+    check(y.size() == 1, "backward: the loss is a tensor ", y.shape(), ", not one number");
+    dy = Tensor::full(y.shape(), 1, y.device());
+  }
   // Rules call ops; those are not to be recorded. Recording goes on afterwards, also when a rule throws.
   const struct Pause {
     Tape* recording = std::exchange(current_, nullptr);
-    Gradients* outer;
-    explicit Pause(Gradients* inner) : outer(std::exchange(walked, inner)) {}
-    ~Pause() {
-      current_ = recording;
-      walked = outer;
-    }
-  } pause(&sum);
+    ~Pause() { current_ = recording; }
+  } pause;
 
   // A leaf's gradient is complete when the rule of the first op that used it has run.
   std::unordered_map<uint64_t, size_t> first_use;
-  if (finished) {
-    for (size_t i = 0; i < nodes_.size(); ++i) {
-      for (const Node::Input& input : nodes_[i].inputs)
-        if (input.wants_grad) first_use.try_emplace(input.id, i);
-    }
-    for (const Node& node : nodes_)
-      for (const uint64_t output : node.outputs) first_use.erase(output);
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    for (const Node::Input& input : nodes_[i].inputs)
+      if (input.wants_grad) first_use.try_emplace(input.id, i);
   }
+  for (const Node& node : nodes_)
+    for (const uint64_t output : node.outputs) first_use.erase(output);
+
+  std::unordered_map<uint64_t, Tensor> sums;  // of what the rules so far returned, by the tensor's id
+  sums[y.id()] = std::move(dy);
   while (!nodes_.empty()) {
     const Node node = std::move(nodes_.back());
     nodes_.pop_back();
 
     // Whatever uses these outputs was recorded later and has been visited: their gradients are complete.
-    std::vector<Tensor> dy;
+    std::vector<Tensor> gradients;
     bool reached = false;
     for (const uint64_t output : node.outputs) {
-      const auto gradient = sum.by_id_.extract(output);
-      dy.push_back(gradient ? std::move(gradient.mapped()) : Tensor());
-      reached = reached || dy.back();
+      const auto gradient = sums.extract(output);
+      gradients.push_back(gradient ? std::move(gradient.mapped()) : Tensor());
+      reached = reached || gradients.back();
     }
-    std::vector<Tensor> dx = reached ? node.backward(dy) : std::vector<Tensor>(node.inputs.size());
+    std::vector<Tensor> dx = reached ? node.backward(gradients) : std::vector<Tensor>(node.inputs.size());
     check(dx.size() == node.inputs.size(), node.op, ": its gradient rule returns ", dx.size(), " tensors for ",
           node.inputs.size(), " inputs");
     for (size_t i = 0; i < dx.size(); ++i) {
@@ -116,25 +102,23 @@ Gradients Tape::walk(Gradients sum, const Finished& finished) {
       if (!input.wants_grad || !dx[i]) continue;
       check(dx[i].shape() == input.shape, node.op, ": the gradient ", dx[i].shape(), " of input ", i,
             " does not have its shape ", input.shape);
-      Tensor& so_far = sum.by_id_[input.id];
-      add_to(so_far, std::move(dx[i]));
-      FiniteGuard::check_gradient(node.op, i, so_far);
+      Tensor& sum = sums[input.id];
+      add_to(sum, std::move(dx[i]));
+      FiniteGuard::check_gradient(node.op, i, sum);
     }
-    if (finished) {
-      for (const Node::Input& input : node.inputs) {
-        const auto first = first_use.find(input.id);
-        if (first == first_use.end() || first->second != nodes_.size()) continue;
-        first_use.erase(first);
-        if (auto complete = sum.by_id_.extract(input.id)) finished(input.id, std::move(complete.mapped()));
-      }
+    for (const Node::Input& input : node.inputs) {
+      const auto first = first_use.find(input.id);
+      if (first == first_use.end() || first->second != nodes_.size()) continue;
+      first_use.erase(first);
+      if (auto complete = sums.extract(input.id)) sink(input.id, std::move(complete.mapped()));
     }
   }
-  return sum;
+  if (auto unused = sums.extract(y.id())) sink(y.id(), std::move(unused.mapped()));  // y is a leaf that no op used
 }
 
 const Tensor& Gradients::of(const Tensor& leaf) const {
-  const auto found = by_id_.find(leaf.id());
-  check(found != by_id_.end(), "gradient: the loss does not depend on this tensor ", leaf.shape());
+  const auto found = by_id.find(leaf.id());
+  check(found != by_id.end(), "gradient: the loss does not depend on this tensor ", leaf.shape());
   return found->second;
 }
 

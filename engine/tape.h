@@ -30,20 +30,14 @@ Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, 
 std::vector<Tensor> record(const char* op, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs,
                            MultiBackward backward);
 
-// For gradient rules: takes over what other rules have returned as dL/dx so far, so that the rule can add to it in
-// place and return it as its own. Empty if there is nothing yet, or if another tensor has the same storage.
-Tensor take_gradient(const Tensor& x);
+// For what has no gradient for an argument x: throws Error if a tape records and x wants one, so that none is missing
+// without a word.
+void refuse_gradient(const char* op, const char* argument, const Tensor& x);
 
-class Gradients {
- public:
-  const Tensor& of(const Tensor& leaf) const;  // throws if the loss does not depend on the leaf
+struct Gradients {
+  std::unordered_map<uint64_t, Tensor> by_id;  // dL/dleaf by the leaf's id()
 
- private:
-  friend class Tape;
-  friend class GradientSum;
-  friend Tensor recompute(const std::function<Tensor()>&);
-  friend Tensor take_gradient(const Tensor& x);
-  std::unordered_map<uint64_t, Tensor> by_id_;
+  const Tensor& of(const Tensor& leaf) const;  // throws Error if the loss does not depend on the leaf
 };
 
 // Records this thread's ops while it is alive. Tapes nest: the innermost records.
@@ -54,17 +48,17 @@ class Tape {
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
-  // Gradients of `loss` (one number) for every leaf that wants one. Frees the tape's tensors as it goes, so it can be
-  // called once; recording pauses meanwhile.
-  Gradients backward(const Tensor& loss);
-  // The same one by one: as soon as a leaf's gradient is complete, in an order that follows from that of the ops,
-  // finished(id of the leaf, gradient) takes it over.
-  using Finished = std::function<void(uint64_t leaf, Tensor gradient)>;
-  void backward(const Tensor& loss, const Finished& finished);
+  // Carries dL/dy (empty: 1, y is the loss itself and one number) back to every leaf that wants a gradient. As soon as
+  // a leaf's gradient is complete, in an order that follows from that of the ops, the sink takes it over. Frees the
+  // tape's tensors as it goes, so it can be called once; recording pauses meanwhile.
+  using Sink = std::function<void(uint64_t leaf, Tensor gradient)>;
+  void backward(const Tensor& y, const Sink& sink, Tensor dy = {});
+  Gradients backward(const Tensor& loss);  // all of them
 
  private:
   friend Tensor record(const char*, const std::vector<Tensor>&, Tensor, Backward);
   friend std::vector<Tensor> record(const char*, const std::vector<Tensor>&, std::vector<Tensor>, MultiBackward);
+  friend void refuse_gradient(const char*, const char*, const Tensor&);
   friend Tensor recompute(const std::function<Tensor()>&);
   struct Node {
     const char* op;
@@ -77,8 +71,6 @@ class Tape {
     std::vector<uint64_t> outputs;
     MultiBackward backward;
   };
-  // Carries the gradients of outputs in `sum` back to the leaves.
-  Gradients walk(Gradients sum, const Finished& finished = {});
 
   std::vector<Node> nodes_;
   Tape* outer_;  // records again when this one is gone

@@ -6,6 +6,7 @@
 #include "engine/cuda_backend.h"
 #include "engine/dispatch.h"
 #include "engine/random.h"
+#include "engine/tape.h"
 
 namespace runnel {
 
@@ -115,12 +116,70 @@ Tensor Tensor::full(Shape shape, float value, Device device) {
   return all;
 }
 
+namespace {
+
+void print(std::ostream& out, const float* x, const Shape& shape) {
+  if (shape.rank() == 0) {
+    out << *x;
+    return;
+  }
+  const Shape inner = shape.without_first();
+  const int64_t n = shape[0], shown = n > 8 ? 3 : n;  // at each end
+  out << '{';
+  for (int64_t i = 0; i < n; ++i) {
+    if (i > 0) out << (inner.rank() > 0 ? ",\n " : ", ");
+    if (i == shown && n > shown) {
+      out << "...";
+      i = n - shown - 1;
+      continue;
+    }
+    print(out, x + i * inner.size(), inner);
+  }
+  out << '}';
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const Tensor& x) {
+  if (!x) return out << "(empty)";
+  const std::vector<float> values = x.to_vector();
+  out << x.shape() << ' ';
+  print(out, values.data(), x.shape());
+  return out;
+}
+
+Tensor::Identity::Identity() {
+  static std::atomic<uint64_t> last{0};
+  id = ++last;
+}
+
+Tensor& Tensor::set_wants_grad(bool wants) {
+  check(identity_ != nullptr, "set_wants_grad: the tensor is empty");
+  identity_->wants_grad = wants;
+  return *this;
+}
+
+Tensor detach(const Tensor& x) {
+  Tensor y = x;
+  if (x) y.identity_ = std::make_shared<Tensor::Identity>();
+  return y;
+}
+
 Tensor Tensor::viewed_as(Shape shape) const {
-  Tensor view = *this;
+  refuse_gradient("viewed_as", "x", *this);
+  Tensor view = detach(*this);
   static_cast<Array&>(view) = Array::viewed_as(shape);
-  view.id_ = next_id();
-  view.wants_grad_ = false;
   return view;
+}
+
+Tensor Tensor::part(int64_t first, Shape shape) const {
+  refuse_gradient("part", "x", *this);
+  check(first >= 0 && first + shape.size() <= size(), "part: a tensor ", shape_, " has no ", shape, " from element ",
+        first, " on");
+  Tensor part = detach(*this);
+  part.shape_ = shape;
+  part.offset_ += first;
+  return part;
 }
 
 std::vector<Tensor> Tensor::parts() const {
@@ -130,27 +189,19 @@ std::vector<Tensor> Tensor::parts() const {
   return parts;
 }
 
-Tensor Tensor::part(int64_t first, Shape shape) const {
-  check(first >= 0 && first + shape.size() <= size(), "part: a tensor ", shape_, " has no ", shape, " from element ",
-        first, " on");
-  Tensor part = viewed_as(shape_);
-  part.shape_ = shape;
-  part.offset_ += first;
-  return part;
-}
-
 Tensor stacked(const std::vector<Tensor>& parts) {
   const Tensor& first = parts.at(0);
   const Shape shape = first.shape().stacked(std::ssize(parts));
   bool are_parts = true;
   int64_t offset = first.offset_;
   for (const Tensor& part : parts) {
+    refuse_gradient("stacked", "x", part);
     check(part.shape() == first.shape(), "stacked: the shapes ", first.shape(), " and ", part.shape(), " differ");
     are_parts = are_parts && part.storage_ == first.storage_ && part.offset_ == offset;
     offset += part.size();
   }
   if (are_parts) {
-    Tensor stack = first.viewed_as(first.shape());
+    Tensor stack = detach(first);
     stack.shape_ = shape;
     return stack;
   }
@@ -165,8 +216,9 @@ Tensor stacked(const std::vector<Tensor>& parts) {
 
 Tensor Tensor::to(Device device) const {
   if (!storage_ || device == storage_->device()) return *this;
+  refuse_gradient("to", "x", *this);
   Tensor there(shape_, device);
-  copy(there.data(), device, data(), storage_->device(), static_cast<size_t>(size()) * sizeof(float));
+  assign(there, *this);
   return there;
 }
 
@@ -176,14 +228,10 @@ float Tensor::item() const {
 }
 
 Tensor clone(const Tensor& x) {
+  refuse_gradient("clone", "x", x);
   Tensor y(x.shape(), x.device());
-  copy(y.data(), y.device(), x.data(), x.device(), static_cast<size_t>(x.size()) * sizeof(float));
+  assign(y, x);
   return y;
-}
-
-uint64_t Tensor::next_id() {
-  static std::atomic<uint64_t> last{0};
-  return ++last;
 }
 
 }  // namespace runnel

@@ -92,34 +92,42 @@ using Keys = Array<Key>;
 class Tensor : public Array<float> {
  public:
   Tensor() = default;
-  explicit Tensor(Shape shape, Device device = Device::cpu) : Array(shape, device), id_(next_id()) {}
+  explicit Tensor(Shape shape, Device device = Device::cpu)
+      : Array(shape, device), identity_(std::make_shared<Identity>()) {}
   Tensor(Shape shape, const std::vector<float>& values, Device device = Device::cpu)
-      : Array(shape, values, device), id_(next_id()) {}
+      : Array(shape, values, device), identity_(std::make_shared<Identity>()) {}
   static Tensor full(Shape shape, float value, Device device = Device::cpu);
 
-  Tensor to(Device device) const;  // as Array's; a copy has a new identity
+  Tensor to(Device device) const;  // as Array's; a copy has a new identity and, as views, no gradient
 
-  // The same storage under another shape and a new identity. Cuts the gradient: ops use it, users call reshape.
+  // Views, of the same storage and with identities of their own: for ops, since they have no gradient. While a tape
+  // records, they throw Error if this tensor wants one. Others call reshape and slice.
   Tensor viewed_as(Shape shape) const;
-  // [n,...] -> n times [...]: what lies at each place of the first axis, in the same storage. Cuts the gradient.
-  std::vector<Tensor> parts() const;
-  // Elements from `first` on, in the same storage. Throws Error if there are not as many. Cuts the gradient.
-  Tensor part(int64_t first, Shape shape) const;
+  Tensor part(int64_t first, Shape shape) const;  // elements from `first` on; throws Error if there are not as many
+  std::vector<Tensor> parts() const;              // [n,...] -> n times [...]
 
-  uint64_t id() const { return id_; }
-  bool wants_grad() const { return wants_grad_; }
-  Tensor& set_wants_grad(bool wants = true) {
-    wants_grad_ = wants;
-    return *this;
-  }
-  float item() const;  // the value of a tensor with one element; throws otherwise
+  // Copies of a handle share its identity, and with it the wish for a gradient.
+  uint64_t id() const { return identity_ ? identity_->id : 0; }
+  bool wants_grad() const { return identity_ && identity_->wants_grad; }
+  Tensor& set_wants_grad(bool wants = true);  // throws Error if this tensor is empty
+  float item() const;                         // the value of a tensor with one element; throws otherwise
 
  private:
+  friend Tensor detach(const Tensor& x);
   friend Tensor stacked(const std::vector<Tensor>& parts);
-  static uint64_t next_id();
-  uint64_t id_ = 0;
-  bool wants_grad_ = false;
+  struct Identity {
+    Identity();
+    uint64_t id;
+    bool wants_grad = false;
+  };
+  std::shared_ptr<Identity> identity_;
 };
+
+// As nested lists, behind the shape: [2,3] {{1, 2, 3}, {4, 5, 6}}. Of axes longer than 8, the first and the last three.
+std::ostream& operator<<(std::ostream& out, const Tensor& x);
+
+// The same numbers in the same storage, as a tensor that wants no gradient: a constant.
+Tensor detach(const Tensor& x);
 
 // to = from, in place: of the same shape, on any devices. Throws Error if the shapes differ.
 template <class T>
@@ -127,7 +135,7 @@ void assign(Array<T>& to, const Array<T>& from) {
   check(to.shape() == from.shape(), "assign: ", from.shape(), " does not match ", to.shape());
   copy(to.data(), to.device(), from.data(), from.device(), static_cast<size_t>(to.size()) * sizeof(T));
 }
-Tensor clone(const Tensor& x);  // the same numbers in storage of their own
+Tensor clone(const Tensor& x);  // the same numbers in storage of their own; has no gradient
 // n times [...] -> [n,...]: the tensor whose parts() these are, in the same storage if they are; else a copy of them.
 Tensor stacked(const std::vector<Tensor>& parts);
 

@@ -7,6 +7,7 @@
 // result, the rule returns a gradient for each input. Here the op is checked by differences and then trains a small
 // network.
 #include <runnel/engine/check.h>
+#include <runnel/engine/check_gradients.h>
 #include <runnel/engine/tape.h>
 #include <runnel/models/optimizer.h>
 #include <runnel/ops/ops.h>
@@ -24,32 +25,18 @@ Tensor squared_hinge(const Tensor& x, const Tensor& t) {  // [n] [n] -> []
   float loss = 0;
   for (int64_t i = 0; i < x.size(); ++i) loss += gap(i) * gap(i) / n;
   // What the rule captures is what backward keeps in memory: here x and t, which tensors share and do not copy.
-  return record("squared_hinge", {x, t}, Tensor(Shape{}, {loss}), [=](const Tensor& dy) -> std::vector<Tensor> {
+  refuse_gradient("squared_hinge", "t", t);
+  return record("squared_hinge", {x}, Tensor(Shape{}, {loss}), [=](const Tensor& dy) -> std::vector<Tensor> {
     Tensor dx(x.shape());
     for (int64_t i = 0; i < x.size(); ++i) dx.data()[i] = dy.item() * -2 / n * t.data()[i] * gap(i);
-    return {dx, {}};  // an empty tensor: no gradient for the labels
+    return {dx};
   });
 }
 
-// The largest error of the rule's gradient against (f(x + h) - f(x - h)) / 2h.
-float gradient_error(Tensor x, const Tensor& t) {
-  Tape tape;
-  const Gradients gradients = tape.backward(squared_hinge(x.set_wants_grad(), t));
-  float worst = 0;
-  for (int64_t i = 0; i < x.size(); ++i) {
-    const auto f = [&](float h) {
-      Tensor moved = clone(x);
-      moved.data()[i] += h;
-      return squared_hinge(moved, t).item();
-    };
-    worst = std::max(worst, std::abs((f(0.01f) - f(-0.01f)) / 0.02f - gradients.of(x).data()[i]));
-  }
-  return worst;
-}
-
 int main() {
-  const float error = gradient_error(Tensor(Shape{4}, {0.3f, -2, 1.5f, 0.4f}), Tensor(Shape{4}, {1, 1, 1, -1}));
-  std::printf("gradient: differs from finite differences by at most %.1g\n", error);
+  const Tensor some(Shape{4}, {0.3f, -2, 1.5f, 0.4f}), signs(Shape{4}, {1, 1, 1, -1});
+  check_gradients([&](const std::vector<Tensor>& in) { return squared_hinge(in[0], signs); }, {some});  // throws if not
+  std::printf("gradient: agrees with finite differences\n");
 
   // Points of a square; those within a circle are +1. A network with one hidden layer learns to tell.
   constexpr int64_t points = 400, hidden = 32;
@@ -67,7 +54,7 @@ int main() {
   const Tensor w2 = uniform(Shape{1, hidden}, Key{4}, 0.2f).set_wants_grad(),
                b2 = Tensor::full(Shape{1}, 0).set_wants_grad();
   const auto model = [&] { return reshape(linear(linear(x, w1, b1, Activation::relu), w2, b2), Shape{points}); };
-  RAdam optimizer({{"w1", w1}, {"b1", b1}, {"w2", w2}, {"b2", b2}}, {.lr = 0.03});
+  Adam optimizer({{"w1", w1}, {"b1", b1}, {"w2", w2}, {"b2", b2}}, {.lr = 0.03});
   for (int step = 0; step < 300; ++step) {
     Tape tape;
     const Tensor loss = squared_hinge(model(), t);
@@ -78,5 +65,5 @@ int main() {
   int right = 0;
   for (int64_t i = 0; i < points; ++i) right += scores.data()[i] * t.data()[i] > 0;
   std::printf("%d of %d points classified correctly\n", right, static_cast<int>(points));
-  return error < 1e-3f && right >= 0.97 * points ? 0 : 1;
+  return right >= 0.97 * points ? 0 : 1;
 }

@@ -146,8 +146,10 @@ void scan(Floats& y, const Floats& a, const Floats& b, const Floats& c, int rows
 
 Tensor causal_product(const Tensor& q, const Tensor& k, const Tensor& v, int heads, Floats& state) {
   Tensor y = zeros(v->rows, v->cols);
+  const bool from_zero = state.size() == 0;
   scan(y->value, q->value, k->value, v->value, y->rows, heads, state, false);
   tape.push_back([=] {
+    if (!from_zero) throw std::logic_error("causal_product: gradients are from an empty state only");
     Floats for_dq, for_dk, for_dv;
     scan(q->grad, y->grad, v->value, k->value, y->rows, heads, for_dq, false);
     scan(k->grad, v->value, y->grad, q->value, y->rows, heads, for_dk, true);

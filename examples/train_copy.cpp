@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
       .outputs = task.vocabulary(),
       .max_length = task.length};
   const AutoregressiveTransformer model(config, seed.fold(0));
-  RAdam optimizer(model.parameters(), {.lr = 2e-3});
+  Adam optimizer(model.parameters(), {.lr = 2e-3, .rectify = true});
 
   for (int update = 1; update <= updates; ++update) {
     const CopyBatch batch = task.batch(seed.fold(1).fold(static_cast<uint64_t>(update)), 32);

@@ -4,8 +4,8 @@
 #include "models/positional_encoding.h"
 #include "ops/elementwise.h"
 #include "ops/layers.h"
+#include "ops/reductions.h"
 #include "ops/shapes.h"
-#include "ops/sums.h"
 
 namespace runnel {
 namespace {
@@ -67,6 +67,18 @@ SequenceClassifier::SequenceClassifier(const ClassifierConfig& c, Key init, Devi
   predictor = random_linear(c.classes, head, init.fold(1), device);
 }
 
+namespace {
+
+// Of pairs of rows a, b one after the other: (a, b, a b, a - b), element by element. [2B,D] -> [B,4D]
+Tensor pair_features(const Tensor& x) {
+  const int64_t pairs = x.shape()[0] / 2, d = x.shape()[1];
+  const Tensor both = reshape(x, Shape{pairs, 2 * d});
+  const Tensor a = slice(both, 1, 0, d), b = slice(both, 1, d, d);
+  return concat({both, a * b, a - b}, 1);
+}
+
+}  // namespace
+
 Tensor SequenceClassifier::operator()(const Input& in, std::optional<Key> key) const {
   check(in.tokens.shape().rank() == 2 && in.positions.shape() == in.tokens.shape(), "classifier: tokens ",
         in.tokens.shape(), " and positions ", in.positions.shape(), " are not both [B,L]");
@@ -75,7 +87,7 @@ Tensor SequenceClassifier::operator()(const Input& in, std::optional<Key> key) c
       dropout(add(runnel::embedding(in.tokens, embedding, {}), runnel::embedding(in.positions, positions, {})),
               {p, key ? key->fold(0) : Key{}});
   const Tensor y = encoder(x, {.lengths = in.lengths, .key = key});
-  const Tensor pooled = has_class_token(config) ? reshape(first_positions(y, 1), Shape{y.shape()[0], y.shape()[2]})
+  const Tensor pooled = has_class_token(config) ? reshape(slice(y, 1, 0, 1), Shape{y.shape()[0], y.shape()[2]})
                                                 : mean_positions(y, in.lengths);
   return predictor(hidden(config.pairs ? pair_features(pooled) : pooled, Activation::relu));
 }

@@ -90,8 +90,8 @@ class UncachedDecoder : public Decoder {
     }
     const int64_t batch = std::ssize(prefixes_), length = std::ssize(prefixes_[0]);
     const Tensor outputs = model_(Indices(Shape{batch, length}, all, model_.device()));
-    return gather_rows(outputs.viewed_as(Shape{batch * length, outputs.shape()[-1]}),
-                       Indices(Shape{batch}, last, model_.device()));
+    return gather(reshape(outputs, Shape{batch * length, outputs.shape()[-1]}),
+                  Indices(Shape{batch}, last, model_.device()));
   }
   const Indices& position() const override { return position_; }
   int64_t sequence_bytes() const override {  // of what is alive at once: x, q, k, v, y, and the feed-forward layer

@@ -84,7 +84,8 @@ Encoder::Encoder(const EncoderConfig& c, bool causal, int64_t max_length, Key in
                       .pre_norm = c.norm == "pre",
                       .gelu = c.gelu});
     EncoderLayer& layer = layers.back();
-    has_key ? stack({&layer.query, &layer.key, &layer.value}) : stack({&layer.query, &layer.value});
+    has_key ? stack_parameters({&layer.query, &layer.key, &layer.value})
+            : stack_parameters({&layer.query, &layer.value});
   }
   norm = unit_layer_norm(d, device);
 }

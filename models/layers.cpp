@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "ops/shapes.h"
+
 #include "ops/layers.h"
 #include "ops/linear.h"
 
@@ -28,11 +30,16 @@ Linear random_linear(int64_t out, int64_t in, Key key, Device device) {
   return {random_uniform({out, in}, bound, key.fold(0), device), random_uniform({out}, bound, key.fold(1), device)};
 }
 
-void stack(const std::vector<Linear*>& layers) {
+Tensor concat_shared(const Tensor& x, const Tensor& shared) {
+  const Tensor first = slice(shared, 0, 0, x.shape()[1]);
+  return concat({x, broadcast(first, first.shape().stacked(x.shape()[0]))}, -1);
+}
+
+void stack_parameters(const std::vector<Linear*>& layers) {
   std::vector<Tensor> w, b;
   for (const Linear* layer : layers) {
-    w.push_back(layer->weight);
-    b.push_back(layer->bias);
+    w.push_back(detach(layer->weight));
+    b.push_back(detach(layer->bias));
   }
   w = stacked(w).parts();
   b = stacked(b).parts();

@@ -26,8 +26,11 @@ struct LayerNorm {
   Tensor operator()(const Tensor& x, const Tensor& branch, Dropout dropout) const;
 };
 
+// x, and behind its columns what all sequences share: [B,L,...,m] [at least L,...,n] -> [B,L,...,m+n]
+Tensor concat_shared(const Tensor& x, const Tensor& shared);
+
 // Moves layers of one shape to one place in memory, so that `linear` with all of them is one matrix product on CUDA.
-void stack(const std::vector<Linear*>& layers);
+void stack_parameters(const std::vector<Linear*>& layers);
 
 Tensor random_uniform(const Shape& shape, float bound, Key key, Device device);  // in [-bound, bound)
 Linear random_linear(int64_t out, int64_t in, Key key, Device device);  // uniform in +-1/sqrt(in), weight and bias

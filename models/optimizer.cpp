@@ -1,10 +1,10 @@
-// Rectified Adam: the part that is the same for all parameters. The update itself is in ops/cpu/radam.cpp.
+// Adam: the part that is the same for all parameters. The update itself is in ops/cpu/radam.cpp.
 //
-// v is a mean over few gradients at first, and dividing by its root then has a large variance. With
+// Rectified Adam: v is a mean over few gradients at first, and dividing by its root then has a large variance. With
 // n = n_max - 2 t beta2^t / (1 - beta2^t), n_max = 2 / (1 - beta2) - 1, the number of gradients that v effectively
 // averages at step t, the step is scaled by
 //   rectification = sqrt((n - 4) / (n_max - 4)  (n - 2) / (n_max - 2)  n_max / n)    from n >= 5 on,
-// and before that (5 steps with beta2 = 0.999) it is momentum without v. AdamW is the same without rectification, but
+// and before that (5 steps with beta2 = 0.999) it is momentum without v. Adam is the same without rectification, but
 // for eps: its authors add it to sqrt(v / (1 - beta2^t)), those of RAdam (in their code) to sqrt(v).
 #include "models/optimizer.h"
 
@@ -14,12 +14,13 @@
 
 #include "engine/check.h"
 #include "engine/communicator.h"
+#include "ops/elementwise.h"
 #include "ops/optimizers.h"
 #include "ops/shapes.h"
 
 namespace runnel {
 
-RAdam::RAdam(Parameters parameters, RAdamOptions options) : parameters_(std::move(parameters)), options_(options) {
+Adam::Adam(Parameters parameters, AdamOptions options) : parameters_(std::move(parameters)), options_(options) {
   for (const auto& [name, tensor] : parameters_) {
     m_.push_back(Tensor::full(tensor.shape(), 0, tensor.device()));
     v_.push_back(Tensor::full(tensor.shape(), 0, tensor.device()));
@@ -33,14 +34,14 @@ Tensor squared_norms(const Parameters& parameters, const Gradients& gradients) {
   return sums_of_squares(all);
 }
 
-void RAdam::step(const Gradients& gradients) {
+void Adam::step(const Gradients& gradients) {
   const Tensor squares = squared_norms(parameters_, gradients);
   begin_update();
   update(gradients, squares, 0);
 }
 
-void RAdam::begin_update() {
-  const RAdamOptions& o = options_;
+void Adam::begin_update() {
+  const AdamOptions& o = options_;
   const double t = static_cast<double>(++steps_);
   const double beta2_t = std::pow(o.beta2, t);
   const double n_max = 2 / (1 - o.beta2) - 1;
@@ -55,24 +56,37 @@ void RAdam::begin_update() {
   if (rates_) assign(rates_, Tensor(Shape{4}, {static_cast<float>(size), decay, adaptive ? 1.0f : 0.0f, eps}));
 }
 
-void RAdam::update(const Gradients& gradients, const Tensor& squares, int64_t first) {
+void Adam::update(const Gradients& gradients, const Tensor& squares, int64_t first) {
   if (parameters_.empty()) return;
   std::vector<RAdamUpdate> all;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& parameter = parameters_[i].tensor;
     all.push_back({parameter, m_[i], v_[i], gradients.of(parameter)});
   }
-  const RAdamOptions& o = options_;
+  const AdamOptions& o = options_;
   radam_step(std::move(all), squares, first, rates_, {o.beta1, o.beta2, o.clip, o.global_clip});
 }
 
-Parameters RAdam::state() const {
+Parameters Adam::state() const {
   Parameters state;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     state.push_back({"optimizer.m." + parameters_[i].name, m_[i]});
     state.push_back({"optimizer.v." + parameters_[i].name, v_[i]});
   }
   return state;
+}
+
+Sgd::Sgd(Parameters parameters, double lr, double momentum)
+    : parameters_(std::move(parameters)), lr_(lr), momentum_(momentum) {
+  for (const auto& [name, tensor] : parameters_) m_.push_back(Tensor::full(tensor.shape(), 0, tensor.device()));
+}
+
+void Sgd::step(const Gradients& gradients) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Tensor& p = parameters_[i].tensor;
+    m_[i] = add(scale(m_[i], static_cast<float>(momentum_)), gradients.of(p));
+    assign(p, subtract(detach(p), scale(m_[i], static_cast<float>(lr_))));
+  }
 }
 
 Muon::Muon(Parameters matrices, double lr, double weight_decay)
@@ -85,7 +99,7 @@ Muon::Muon(Parameters matrices, double lr, double weight_decay)
 }
 
 void Muon::begin_update() {
-  // A step of Muon in units of RAdam's, whose numbers change by up to lr each: so one learning rate serves both.
+  // A step of Muon in units of Adam's, whose numbers change by up to lr each: so one learning rate serves both.
   constexpr double size = 0.4;
   // Steps of one size let weights wander ever further from 0: without decay a feed-forward layer soon outweighs what it
   // is added to, and a run of an hour grows worse. Where steps of size s agree for some 20 updates, weights stay near
@@ -140,10 +154,10 @@ std::vector<int> divided_evenly(const Parameters& parameters) {
 
 }  // namespace
 
-Optimizer::Optimizer(const Parameters& parameters, RAdamOptions options, bool muon, bool divided)
+Optimizer::Optimizer(const Parameters& parameters, AdamOptions options, bool muon, bool divided)
     : all_(parameters),
       muons_(muon ? std::ranges::count_if(parameters, suits_muon) : 0),
-      radam_({}, options),
+      adam_({}, options),
       muon_({}, options.lr, options.muon_decay) {
   if (muon) std::stable_partition(all_.begin(), all_.end(), suits_muon);
   if (divided && processes().size() > 1) owners_ = divided_evenly(all_);
@@ -156,7 +170,7 @@ Optimizer::Optimizer(const Parameters& parameters, RAdamOptions options, bool mu
   const int64_t own_muons = std::ranges::count_if(rows, [&](int32_t row) { return row < muons_; });
   rows.push_back(static_cast<int32_t>(all_.size()));
   if (!all_.empty()) rows_ = Indices(Shape{std::ssize(rows)}, rows).to(all_[0].tensor.device());
-  radam_ = RAdam({own_.begin() + own_muons, own_.end()}, options);
+  adam_ = Adam({own_.begin() + own_muons, own_.end()}, options);
   muon_ = Muon({own_.begin(), own_.begin() + own_muons}, options.lr, options.muon_decay);
   own_muons_ = own_muons;
 }
@@ -168,13 +182,13 @@ void Optimizer::step(const Gradients& gradients) {
 }
 
 void Optimizer::begin_update() {
-  radam_.begin_update();
+  adam_.begin_update();
   muon_.begin_update();
 }
 
 void Optimizer::update(const Gradients& gradients, const Tensor& squares) {
-  const Tensor own = owners_.empty() ? squares : gather_rows(squares, rows_);
-  radam_.update(gradients, own, own_muons_);
+  const Tensor own = owners_.empty() ? squares : gather(squares, rows_);
+  adam_.update(gradients, own, own_muons_);
   muon_.update(gradients, own);
   if (!owners_.empty()) share_parameters();
 }
@@ -186,12 +200,12 @@ void Optimizer::share_parameters() {
 }
 
 void Optimizer::set_lr(double lr) {
-  radam_.set_lr(lr);
+  adam_.set_lr(lr);
   muon_.set_lr(lr);
 }
 
 Parameters Optimizer::own_state() const {
-  Parameters state = radam_.state();
+  Parameters state = adam_.state();
   for (const NamedTensor& m : muon_.state()) state.push_back(m);
   return state;
 }

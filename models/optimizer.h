@@ -1,6 +1,7 @@
-// Rectified Adam as the authors train with it (Liu et al. 2020), or AdamW; the arithmetic is in ops/cpu/radam.cpp.
-// Beside it Muon (Jordan et al. 2024), which is for matrices only and learns more from as many updates; its arithmetic
-// is in ops/cpu/muon.cpp.
+// Optimizers. Adam (Kingma and Ba 2015), which with a weight decay is AdamW (Loshchilov and Hutter 2019) and rectified
+// is RAdam (Liu et al. 2020), what the paper's authors train with; its arithmetic is in ops/cpu/radam.cpp. Muon (Jordan
+// et al. 2024), which is for matrices only and learns more from as many updates; its arithmetic is in ops/cpu/muon.cpp.
+// SGD.
 #pragma once
 #include <vector>
 
@@ -9,25 +10,25 @@
 
 namespace runnel {
 
-struct RAdamOptions {
+struct AdamOptions {
   double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  bool rectify = true;         // false: AdamW (Loshchilov and Hutter 2019)
-  double weight_decay = 0.01;  // decoupled: p -= weight_decay lr p
-  double muon_decay = 0.3;     // the same, of the matrices that Muon updates
-  double clip = 1;             // each tensor's gradient is scaled down to this norm; 0: never
-  double global_clip = 0;      // all gradients together are scaled down to this norm; 0: never
+  bool rectify = false;     // RAdam
+  double weight_decay = 0;  // decoupled: p -= weight_decay lr p
+  double muon_decay = 0;    // the same, of the matrices that Muon updates
+  double clip = 0;          // each tensor's gradient is scaled down to this norm; 0: never
+  double global_clip = 0;   // all gradients together are scaled down to this norm; 0: never
 };
 
 // The squared norm of each parameter's gradient, then of all together: [parameters + 1]. Parameters that the loss does
 // not depend on are an error.
 Tensor squared_norms(const Parameters& parameters, const Gradients& gradients);
 
-class RAdam {
+class Adam {
  public:
-  RAdam(Parameters parameters, RAdamOptions options);
+  explicit Adam(Parameters parameters, AdamOptions options = {});
 
   void step(const Gradients& gradients);
   // The two halves of an update. begin_update() counts it, and copies what depends on its number and on the learning
@@ -47,19 +48,32 @@ class RAdam {
   Parameters parameters_;
   std::vector<Tensor> m_, v_;
   Tensor rates_;  // of radam_step
-  RAdamOptions options_;
+  AdamOptions options_;
   int64_t steps_ = 0;
+};
+
+// Stochastic gradient descent with momentum: m = momentum m + gradient, p -= lr m.
+class Sgd {
+ public:
+  explicit Sgd(Parameters parameters, double lr, double momentum = 0);
+  void step(const Gradients& gradients);
+  void set_lr(double lr) { lr_ = lr; }
+
+ private:
+  Parameters parameters_;
+  std::vector<Tensor> m_;
+  double lr_, momentum_;
 };
 
 class Muon {
  public:
   Muon(Parameters matrices, double lr, double weight_decay);
 
-  // As RAdam's; squares[i] is that of matrix i. Matrices the loss does not depend on are an error.
+  // As Adam's; squares[i] is that of matrix i. Matrices the loss does not depend on are an error.
   void begin_update();
   void update(const Gradients& gradients, const Tensor& squares);
   void set_lr(double lr) { lr_ = lr; }
-  Parameters state() const;  // as RAdam's, but there is no v
+  Parameters state() const;  // as Adam's, but there is no v
 
  private:
   Parameters matrices_;
@@ -68,17 +82,17 @@ class Muon {
   double lr_, weight_decay_;
 };
 
-// What a run trains with: RAdam, or Muon for the value, output and feed-forward matrices and RAdam for the rest.
+// What a run trains with: Adam, or Muon for the value, output and feed-forward matrices and Adam for the rest.
 //
 // If it is divided over processes() (ZeRO stage 1, Rajbhandari et al. 2020), each of them keeps the moments of some
 // parameters, updates those, and gives their new values to the others.
 class Optimizer {
  public:
-  Optimizer(const Parameters& parameters, RAdamOptions options, bool muon = false, bool divided = false);
+  Optimizer(const Parameters& parameters, AdamOptions options, bool muon = false, bool divided = false);
 
   void step(const Gradients& gradients);
   // The same in parts: the squared norms of the gradients, the last of which is that of all together and tells whether
-  // they are finite, and RAdam's two halves.
+  // they are finite, and Adam's two halves.
   Tensor squares(const Gradients& gradients) const { return squared_norms(all_, gradients); }
   void begin_update();
   void update(const Gradients& gradients, const Tensor& squares);
@@ -89,19 +103,19 @@ class Optimizer {
   Parameters empty_state() const;
   void set_state(const Parameters& state);  // this process's, from those of all
   int64_t state_bytes() const;              // of this process
-  void set_steps(int64_t steps) { radam_.set_steps(steps); }
+  void set_steps(int64_t steps) { adam_.set_steps(steps); }
 
  private:
   Parameters own_state() const;
   void share_parameters();
 
-  Parameters all_;           // Muon's, then RAdam's
+  Parameters all_;           // Muon's, then Adam's
   int64_t muons_;            // how many of them are Muon's
   int64_t own_muons_ = 0;    // of own_
   std::vector<int> owners_;  // of each; empty: not divided
   Parameters own_;           // this process's
   Indices rows_;             // of own_ in squares, and the last
-  RAdam radam_;
+  Adam adam_;
   Muon muon_;
 };
 

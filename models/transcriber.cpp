@@ -75,7 +75,7 @@ Tensor Transcriber::operator()(const Tensor& features, const Indices& lengths, s
   if (lstm) return output((*lstm)(features, lengths, key));
   check(features.shape()[1] <= config.max_length, "transcriber: ", features.shape()[1], " frames; the model has ",
         config.max_length, " positions");
-  return output((*encoder)(concat(input(features), positions), {.lengths = lengths, .key = key}));
+  return output((*encoder)(concat_shared(input(features), positions), {.lengths = lengths, .key = key}));
 }
 
 namespace {
@@ -96,7 +96,7 @@ std::vector<float> TranscriberStream::step(std::span<const float> features) {
   const Device device = model_.device();
   const Indices position(Shape{1}, {static_cast<int32_t>(frames_++)}, device);
   const Tensor x(Shape{1, 1, std::ssize(features)}, {features.begin(), features.end()}, device);
-  const Tensor y = encoder_.step(concat(model_.input(x), gather_rows(model_.positions, position)), position);
+  const Tensor y = encoder_.step(concat_shared(model_.input(x), gather(model_.positions, position)), position);
   return model_.output(y).to_vector();
 }
 

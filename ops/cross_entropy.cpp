@@ -7,7 +7,7 @@
 #include "ops/checks.h"
 #include "ops/kernels/losses.h"
 #include "ops/losses.h"
-#include "ops/sums.h"
+#include "ops/reductions.h"
 
 namespace runnel {
 namespace {
@@ -40,6 +40,7 @@ Tensor categorical_nll(const Tensor& logits, const Indices& targets) {
 }
 
 Indices categorical_sample(const Tensor& logits, const Keys& keys, float temperature, const Indices& position) {
+  refuse_gradient("categorical_sample", "logits", logits);
   check(logits.shape().rank() > 0 && logits.shape()[-1] > 0, "categorical_sample: logits ", logits.shape(),
         " of no categories");
   const Device device = check_draw("categorical_sample", "logits", logits, keys, temperature, position);
@@ -53,6 +54,7 @@ Tensor cross_entropy(const Tensor& logits, const Indices& targets, const Tensor&
   check_targets("cross_entropy", logits, targets);
   check(!mask || mask.shape() == targets.shape(), "cross_entropy: mask ", mask.shape(), " does not match targets ",
         targets.shape());
+  refuse_gradient("cross_entropy", "mask", mask);
   const int64_t rows = targets.size(), vocabulary = logits.shape()[-1];
   const Device device = device_of("cross_entropy", logits, targets, mask);
 

@@ -17,6 +17,7 @@ Tensor embedding(const Indices& tokens, const Tensor& table, const Tensor& code,
   check(table.shape().rank() == 2, "embedding: table ", table.shape(), " is not [V,D]");
   const int64_t batch = tokens.shape()[0], length = tokens.shape()[1];
   const int64_t vocabulary = table.shape()[0], d = table.shape()[1];
+  refuse_gradient("embedding", "code", code);
   check(!code || code.shape().rank() == 2, "embedding: code ", code.shape(), " is not [length,D]");
   const int64_t p = code ? code.shape()[1] : 0;
   check(!first || first.size() == 1, "embedding: first ", first.shape(), " is not one position");

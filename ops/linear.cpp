@@ -23,7 +23,11 @@ std::vector<Tensor> linear(const Tensor& x, const std::vector<Tensor>& w, const 
     device_of("linear", x, w[i], b[i]);
   }
   check_dropout("linear", dropout);
-  const Tensor weights = stacked(w), biases = b[0] ? stacked(b) : Tensor();
+  const auto constants = [](std::vector<Tensor> all) {
+    for (Tensor& each : all) each = detach(each);
+    return all;
+  };
+  const Tensor weights = stacked(constants(w)), biases = b[0] ? stacked(constants(b)) : Tensor();
   Tensor y(x.shape().with_last(s.out).stacked(s.layers), x.device());
   DISPATCH(x.device(), linear_forward(y.data(), x.data(), weights.data(), biases.data(), s, activation, dropout));
 
@@ -41,13 +45,11 @@ std::vector<Tensor> linear(const Tensor& x, const std::vector<Tensor>& w, const 
                     if (!g) g = Tensor::full(x.shape().with_last(s.out), 0, x.device());
                   const Tensor g = stacked(dy);
                   Tensor dx, dw, db;
-                  if (x.wants_grad()) dx = take_gradient(x);
-                  const bool add_dx = bool(dx);
-                  if (x.wants_grad() && !add_dx) dx = Tensor(x.shape(), x.device());
+                  if (x.wants_grad()) dx = Tensor(x.shape(), x.device());
                   if (wants_w) dw = Tensor(weights.shape(), x.device());
                   if (wants_b) db = Tensor(Shape{s.layers, s.out}, x.device());
                   DISPATCH(x.device(), linear_backward(dx.data(), dw.data(), db.data(), g.data(), x.data(),
-                                                       weights.data(), kept.data(), s, activation, dropout, add_dx));
+                                                       weights.data(), kept.data(), s, activation, dropout));
                   std::vector<Tensor> gradients{dx};
                   for (const Tensor& stack : {dw, db}) {
                     const std::vector<Tensor> parts =

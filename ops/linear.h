@@ -10,8 +10,10 @@
 
 namespace runnel {
 
-// op(a) op(b)
-Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a = false, bool transpose_b = false);  // 2-D
+// op(a) op(b) of matrices, where op transposes if told to. With leading axes, which are equal, or absent in one of
+// them: of each of these matrices.
+Tensor matmul(const Tensor& a, const Tensor& b, bool transpose_a = false,
+              bool transpose_b = false);  // [...,m,k] [...,k,n] -> [...,m,n]
 
 // dropout(activation(x w^T + b)); an empty b means no bias.
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation activation = Activation::none,

@@ -32,7 +32,7 @@ struct LinearAttentionResult {
 //
 //   auto [y, next] = linear_attention(q, k, v, state);
 //   optimizer.step(tape.backward(loss(y)));
-//   state = {next.s.set_wants_grad(false), next.z.set_wants_grad(false)};  // a constant to the next segment
+//   state = {detach(next.s), detach(next.z)};  // a constant to the next segment
 LinearAttentionResult linear_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionState& initial,
                                        FeatureMap map = FeatureMap::elu_plus_one);
 // One position, eq. 18-20, for decoding: updates the state in place. L = S = 1. Has no gradient. In bf16, S is rounded

@@ -40,6 +40,7 @@ Tensor logistic_mixture_nll(const Tensor& params, const Indices& bytes) {
 }
 
 Indices logistic_mixture_sample(const Tensor& params, const Keys& keys, float temperature, const Indices& position) {
+  refuse_gradient("logistic_mixture_sample", "params", params);
   const int64_t k = components("logistic_mixture_sample", params);
   const Device device = check_draw("logistic_mixture_sample", "params", params, keys, temperature, position);
   Indices bytes(params.shape().without_last(), device);

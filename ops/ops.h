@@ -21,7 +21,7 @@
 #include "ops/linear_attention.h"
 #include "ops/losses.h"
 #include "ops/optimizers.h"
+#include "ops/reductions.h"
 #include "ops/shapes.h"
 #include "ops/softmax_attention.h"
-#include "ops/sums.h"
 #include "ops/types.h"

@@ -3,12 +3,15 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "engine/tape.h"
 #include "ops/kernels/linear.h"
 #include "ops/linear.h"
 
 namespace runnel {
 
 PackedLinear::PackedLinear(const Tensor& w, const Tensor& b) : w_(w), b_(b) {
+  refuse_gradient("linear, packed", "w", w);
+  refuse_gradient("linear, packed", "b", b);
   check(w.shape().rank() == 2, "linear: w ", w.shape(), " is not a matrix");
   check(b.shape() == Shape{w.shape()[0]}, "linear: b ", b.shape(), " does not match w ", w.shape());
   const int64_t out = w.shape()[0], in = w.shape()[1];
@@ -19,6 +22,7 @@ PackedLinear::PackedLinear(const Tensor& w, const Tensor& b) : w_(w), b_(b) {
 }
 
 std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers, Activation activation) {
+  refuse_gradient("linear, packed", "x", x);
   std::vector<Tensor> y, plain_w, plain_b;
   std::vector<PackedLayer> packed;
   for (const PackedLinear& layer : layers) {

@@ -1,10 +1,10 @@
-// From sequences to one vector each, and from pairs of vectors to features of the pair: how classifiers end.
+// From sequences to one vector each: how classifiers end.
 #include <vector>
 
 #include "engine/check.h"
 #include "engine/tape.h"
-#include "ops/kernels/sums.h"
-#include "ops/sums.h"
+#include "ops/kernels/reductions.h"
+#include "ops/reductions.h"
 
 namespace runnel {
 
@@ -24,18 +24,6 @@ Tensor mean_positions(const Tensor& x, const Indices& lengths) {
   return record(op, {x}, y, [=, shape = x.shape()](const Tensor& dy) -> std::vector<Tensor> {
     Tensor dx(shape, dy.device());
     DISPATCH(dy.device(), mean_positions_backward(dx.data(), dy.data(), lengths.data(), batch, length, d));
-    return {dx};
-  });
-}
-
-Tensor pair_features(const Tensor& x) {
-  check(x.shape().rank() == 2 && x.shape()[0] % 2 == 0, "pair_features: x ", x.shape(), " is not [2B,D]");
-  const int64_t pairs = x.shape()[0] / 2, d = x.shape()[1];
-  Tensor y(Shape{pairs, 4 * d}, x.device());
-  DISPATCH(x.device(), pair_features_forward(y.data(), x.data(), pairs, d));
-  return record("pair_features", {x}, y, [x, pairs, d](const Tensor& dy) -> std::vector<Tensor> {
-    Tensor dx(x.shape(), x.device());
-    DISPATCH(x.device(), pair_features_backward(dx.data(), dy.data(), x.data(), pairs, d));
     return {dx};
   });
 }

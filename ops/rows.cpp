@@ -1,76 +1,33 @@
-// Rows read and written by an index in device memory, for sampling, without gradients; and the first positions of
-// sequences, with gradients: taken, they get theirs and all others 0; replaced, the other way round.
+// Rows read and written by an index in device memory.
 #include <vector>
 
 #include "engine/check.h"
 #include "engine/tape.h"
+#include "ops/kernels/layers.h"
 #include "ops/kernels/shapes.h"
 #include "ops/shapes.h"
 
 namespace runnel {
-namespace {
 
-// [B,L,...] as B rows of numbers, of which the first belong to the first n positions.
-struct FirstPositions {
-  int64_t batch, n, row;
-  FirstPositions(const Shape& x, int64_t positions) : batch(x[0]), n(0), row(batch ? x.size() / batch : 0) {
-    if (x[1] > 0) n = row / x[1] * positions;
-  }
-};
-
-Shape with_positions(const Shape& x, int64_t n) {
-  std::vector<int64_t> sizes;
-  for (int axis = 0; axis < x.rank(); ++axis) sizes.push_back(axis == 1 ? n : x[axis]);
-  return Shape(sizes);
-}
-
-Tensor first_positions(const Tensor& x, int64_t positions, const FirstPositions& s) {
-  Tensor y(with_positions(x.shape(), positions), x.device());
-  DISPATCH(x.device(), first_positions(y.data(), x.data(), s.batch, s.n, s.row));
-  return y;
-}
-
-}  // namespace
-
-Tensor first_positions(const Tensor& x, int64_t n) {
+// A row is a token's embedding, and its gradient that of a table.
+Tensor gather(const Tensor& x, const Indices& rows) {
+  const Device device = device_of("gather", x, rows);
   const Shape shape = x.shape();
-  check(shape.rank() >= 2 && n >= 0 && n <= shape[1], "first_positions: there are no first ", n, " positions in x ",
-        shape);
-  const FirstPositions s(shape, n);
-  return record("first_positions", {x}, first_positions(x, n, s), [=](const Tensor& dy) -> std::vector<Tensor> {
-    Tensor dx(shape, dy.device());
-    DISPATCH(dy.device(), with_first_positions(dx.data(), nullptr, dy.data(), s.batch, s.n, s.row));
-    return {dx};
-  });
-}
-
-Tensor with_first_positions(const Tensor& x, const Tensor& first) {
-  const Device device = device_of("with_first_positions", x, first);
-  const Shape shape = x.shape();
-  const int64_t n = first.shape().rank() >= 2 ? first.shape()[1] : 0;
-  check(shape.rank() >= 2 && n <= shape[1] && first.shape() == with_positions(shape, n), "with_first_positions: first ",
-        first.shape(), " is not made of positions of x ", shape);
-  const FirstPositions s(shape, n);
-  Tensor y(shape, device);
-  DISPATCH(device, with_first_positions(y.data(), x.data(), first.data(), s.batch, s.n, s.row));
-  return record("with_first_positions", {x, first}, y, [=](const Tensor& dy) -> std::vector<Tensor> {
-    Tensor dx(shape, device);
-    DISPATCH(device, with_first_positions(dx.data(), dy.data(), nullptr, s.batch, s.n, s.row));
-    return {dx, first_positions(dy, n, s)};
-  });
-}
-
-Tensor gather_rows(const Tensor& x, const Indices& rows) {
-  const Device device = device_of("gather_rows", x, rows);
-  check(x.shape().rank() >= 1 && rows.shape().rank() == 1, "gather_rows: x ", x.shape(), " or rows ", rows.shape(),
-        " have the wrong rank");
-  const int64_t all = x.shape()[0], n = all ? x.size() / all : 0, count = rows.size();
+  check(shape.rank() >= 1, "gather: x ", shape, " has no rows");
+  const int64_t all = shape[0], n = shape.without_first().size(), count = rows.size();
   if (device == Device::cpu)
     for (const int32_t row : rows.to_vector())
-      check(row >= 0 && row < all, "gather_rows: there is no row ", row, " in x ", x.shape());
-  Tensor y(x.shape().with_first(count), device);
-  DISPATCH(device, gather_rows(y.data(), x.data(), rows.data(), count, n));
-  return y;
+      check(row >= 0 && row < all, "gather: there is no row ", row, " in x ", shape);
+  std::vector<int64_t> sizes;
+  for (int axis = 0; axis < rows.shape().rank(); ++axis) sizes.push_back(rows.shape()[axis]);
+  for (int axis = 1; axis < shape.rank(); ++axis) sizes.push_back(shape[axis]);
+  Tensor y(Shape(sizes), device);
+  DISPATCH(device, embedding_forward(y.data(), rows.data(), x.data(), nullptr, nullptr, 1, count, n, 0, {}));
+  return record("gather", {x}, y, [=](const Tensor& dy) -> std::vector<Tensor> {
+    Tensor dx(shape, device);
+    DISPATCH(device, embedding_backward(dx.data(), dy.data(), rows.data(), 1, count, all, n, 0, {}));
+    return {dx};
+  });
 }
 
 Indices shifted(const Indices& x, int64_t by) {

@@ -1,21 +1,27 @@
-// Other shapes of the same numbers: columns, positions and rows. ops/ops.h has the letters.
+// The same numbers in another order or place. ops/ops.h has the letters.
 #pragma once
+#include <vector>
+
 #include "engine/tensor.h"
 
 namespace runnel {
 
-Tensor reshape(const Tensor& x, Shape shape);  // the same numbers, the same storage
+Tensor reshape(const Tensor& x, Shape shape);              // the same numbers, the same storage
+Tensor transpose(const Tensor& x);                         // the last two axes
+Tensor transpose(const Tensor& x, std::vector<int> axes);  // axis i of the result is axis axes[i] of x
+Tensor broadcast(const Tensor& x, const Shape& shape);     // repeated, as above
+Tensor slice(const Tensor& x, int axis, int64_t first, int64_t count);
+Tensor concat(const std::vector<Tensor>& x, int axis);  // behind each other; all other sizes are equal
+Tensor stack(const std::vector<Tensor>& x);             // n times [...] -> [n,...]
+Tensor gather(const Tensor& x, const Indices& rows);    // [n,...] [counts] -> [counts,...]
 
-// The columns of a, then those of b. b [at least L,...,n] may also be what a batch a [B,L,...,m] shares.
-Tensor concat(const Tensor& a, const Tensor& b);  // [...,m] [...,n] -> [...,m+n]
-
-// x[:,:n].
-Tensor first_positions(const Tensor& x, int64_t n);  // [B,L,...] -> [B,n,...]
-// x whose first positions are `first`.
-Tensor with_first_positions(const Tensor& x, const Tensor& first);  // [B,L,...] [B,n,...] -> [B,L,...]
-
-// The rows of x along its first axis that are asked for. Has no gradient.
-Tensor gather_rows(const Tensor& x, const Indices& rows);  // [n,...] [count] -> [count,...]
+// Windows of images with zeros around them: rows of the pixels that each window sees. A convolution is linear(unfold(x,
+// window), w, b) with w [out, height width C]; pooling is a mean or max over axis 3 of the windows as
+// [B,rows,columns,height width,C].
+struct Window {
+  int64_t height, width, stride = 1, padding = 0;
+};
+Tensor unfold(const Tensor& x, const Window& window);  // [B,H,W,C] -> [B,rows,columns, height width C]
 
 Indices shifted(const Indices& x, int64_t by);  // x + by
 

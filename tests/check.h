@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/check.h"
+#include "engine/check_gradients.h"
 #include "engine/device.h"
 #include "engine/memory.h"
 #include "engine/random.h"
@@ -25,10 +26,9 @@
 namespace runnel::test {
 
 // Tolerances are reasons. Each is relative to the largest magnitude in the reference.
-constexpr double exact = 0;          // the same float operations in the same order
-constexpr double rounding = 1e-6;    // a few float operations per element
-constexpr double reduction = 1e-5;   // sums of up to some thousand floats in another order
-constexpr double four_point = 2e-3;  // differences of float outputs: measured 4e-6 to 2e-4, larger near float's end
+constexpr double exact = 0;         // the same float operations in the same order
+constexpr double rounding = 1e-6;   // a few float operations per element
+constexpr double reduction = 1e-5;  // sums of up to some thousand floats in another order
 
 // That many OpenMP threads while it lives; one under ThreadSanitizer, which does not know OpenMP's barriers.
 class OmpThreads {
@@ -91,13 +91,6 @@ inline void check_close(const Tensor& actual, const std::vector<double>& referen
 
 // sum_i c_i y_i: a loss whose gradient with respect to y is c, which has as many elements.
 Tensor weighted_sum(const Tensor& y, const Tensor& c);
-
-// Compares every input's gradient of `f` with four-point differences
-//   f'(x) = (8 (f(x+h) - f(x-h)) - (f(x+2h) - f(x-2h))) / 12h
-// of sum_i c_i f(x)_i, with a random cotangent c, at some 48 elements per input, 12 on the emulator, which is slow.
-// Inputs must keep 2h off kinks.
-void check_gradients(const std::function<Tensor(const std::vector<Tensor>&)>& f, std::vector<Tensor> inputs,
-                     double h = 0.02, double tolerance = four_point);
 
 // Pearson's chi-squared test of the drawn values against their probabilities: the statistic's mean is its degrees of
 // freedom f, its standard deviation sqrt(2 f). Values expected fewer than 8 times share a bin.

@@ -1,5 +1,6 @@
 // Every kind of attention in the list of kinds, in each form that it has, on every device.
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <optional>
 #include <set>
@@ -9,9 +10,9 @@
 #include "ops/approximate_attention.h"
 #include "ops/elementwise.h"
 #include "ops/linear_attention.h"
+#include "ops/reductions.h"
 #include "ops/shapes.h"
 #include "ops/softmax_attention.h"
-#include "ops/sums.h"
 #include "tests/check.h"
 
 using namespace runnel;
@@ -227,6 +228,16 @@ TEST_CASE("attention kinds: bigbird sees a window, global blocks and random bloc
       CHECK_EQ(random, std::min<int64_t>(2, last + 1 - always));
     }
   }
+  // The random blocks are drawn anew for each block of queries.
+  const auto full = seen_keys(config, false, l, Device::cpu);
+  std::set<std::vector<int64_t>> drawn;
+  for (int64_t r = 4; r < blocks - 4; ++r) {  // those that can be drawn for all of these
+    std::vector<int64_t> far;
+    for (const int64_t c : std::array<int64_t, 4>{1, 2, blocks - 3, blocks - 2})
+      if (full[static_cast<size_t>(r * block)][static_cast<size_t>(c * block)] > 0) far.push_back(c);
+    drawn.insert(far);
+  }
+  CHECK(drawn.size() > 2);
   CHECK(seen_keys(config, false, l, Device::cpu) == seen_keys(config, false, l, Device::cpu));
   CHECK(seen_keys(config, false, l, Device::cpu) != seen_keys(config, false, l, Device::cpu, Key{6}));
   const auto whole = seen_keys(config, true, l, Device::cpu), prefix = seen_keys(config, true, 20, Device::cpu);

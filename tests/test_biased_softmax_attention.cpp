@@ -1,7 +1,7 @@
 #include <limits>
 
+#include "ops/reductions.h"
 #include "ops/softmax_attention.h"
-#include "ops/sums.h"
 #include "tests/check.h"
 #include "tests/memory_limit.h"
 

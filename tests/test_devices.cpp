@@ -13,12 +13,11 @@
 #include "models/generation.h"
 #include "models/optimizer.h"
 #include "ops/elementwise.h"
-#include "ops/kernels/sums.h"
 #include "ops/layers.h"
 #include "ops/linear.h"
 #include "ops/losses.h"
+#include "ops/reductions.h"
 #include "ops/shapes.h"
-#include "ops/sums.h"
 #include "tests/check.h"
 #include "tests/mnist.h"
 #include "tests/program.h"
@@ -254,7 +253,7 @@ TEST_CASE(
   config.outputs = 30;
   config.max_length = 128;
   const AutoregressiveTransformer model(config, Key{1}, Device::cuda);
-  RAdam optimizer(model.parameters(), {});
+  Adam optimizer(model.parameters(), {});
   const Indices tokens(Shape{1, 128}, random_indices(Shape{1, 128}, 2, 256).to_vector(), Device::cuda);
   const auto launches_of = [](const auto& f) {
     const size_t before = simt::launches();
@@ -396,9 +395,8 @@ TEST_CASE("tensors of more than 2^31 elements") {
     MESSAGE("skipped: 1 test, it takes a GPU with 43 GB of free memory");
     return;
   }
-  const Tensor three(Shape{1}, {3}, Device::cuda);
-  Tensor x(Shape{n}, Device::cuda), last(Shape{1}, Device::cuda);
-  DISPATCH(Device::cuda, fill(x.data(), three.data(), n));
+  const Tensor x = Tensor::full(Shape{n}, 3, Device::cuda);
+  Tensor last(Shape{1}, Device::cuda);
   const Tensor y = dropout(scale(x, 2), {0.25f, Key{1}});
   for (const int64_t i : {int64_t{0}, n / 2, n - 2, n - 1}) {
     copy(last.data(), Device::cuda, y.data() + i, Device::cuda, sizeof(float));

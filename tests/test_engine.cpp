@@ -22,8 +22,8 @@
 #include "ops/layers.h"
 #include "ops/linear.h"
 #include "ops/optimizers.h"
+#include "ops/reductions.h"
 #include "ops/shapes.h"
-#include "ops/sums.h"
 #include "tests/check.h"
 
 using namespace runnel;
@@ -201,7 +201,7 @@ TEST_CASE("limit_memory: more is refused as if there were none, and ops on sever
     const Tensor h = linear(x[0], x[1], x[2], Activation::relu, {0.1f, Key{1}});
     Gradients g = tape.backward(sum(add_layer_norm(h, h, x[2], x[2], {0.1f, Key{2}})));
     Tensor m = Tensor::full(x[1].shape(), 0);
-    muon_step({{clone(x[1]), m, g.of(x[1])}}, sums_of_squares({g.of(x[1])}), Tensor(Shape{2}, {1, 0}), 0.9);
+    muon_step({{clone(detach(x[1])), m, g.of(x[1])}}, sums_of_squares({g.of(x[1])}), Tensor(Shape{2}, {1, 0}), 0.9);
     return g;
   };
   std::vector<Tensor> x{random_tensor(Shape{2000, 48}, 1), random_tensor(Shape{32, 48}, 2),
@@ -333,32 +333,92 @@ TEST_CASE("tape: x + x, and a tensor used by several ops") {
   }
 }
 
-TEST_CASE("take_gradient: a rule adds in place to what others returned, unless another tensor shares it") {
-  const Tensor x = Tensor(Shape{2}, {1, 2}).set_wants_grad();
-  const float* added_to = nullptr;
-  const auto twice = [&](const Tensor& in) {  // 2 x
-    return record("twice", {in}, scale(in, 2), [&added_to, in](const Tensor& dy) -> std::vector<Tensor> {
-      Tensor so_far = take_gradient(in);
-      added_to = so_far.data();
-      Tensor dx = so_far ? so_far : Tensor::full(in.shape(), 0);
-      for (int64_t i = 0; i < dx.size(); ++i) dx.data()[i] += 2 * dy.data()[i];
+TEST_CASE("tape: gradients of one tensor are added in place, unless another tensor shares the storage") {
+  const Tensor x = leaf(Shape{2}, {1, 2});
+  const float* returned = nullptr;
+  Tensor kept;
+  const auto twice = [&](bool keep) {  // 2 x
+    return record("twice", {x}, scale(detach(x), 2), [&, keep](const Tensor& dy) -> std::vector<Tensor> {
+      Tensor dx = scale(dy, 2);
+      returned = dx.data();
+      if (keep) kept = dx;
       return {dx};
     });
   };
-  {
+  for (const bool keep : {false, true}) {
     Tape tape;
-    const Tensor first = twice(x), second = scale(x, 3);  // whose rule comes first
-    const Gradients gradients = tape.backward(sum(add(first, second)));
+    const Tensor other = scale(x, 3), doubled = twice(keep);  // whose rule comes first
+    const Gradients gradients = tape.backward(sum(add(other, doubled)));
     CHECK(gradients.of(x).to_vector() == std::vector<float>{5, 5});
-    CHECK(gradients.of(x).data() == added_to);
+    CHECK((gradients.of(x).data() == returned) == !keep);
+    if (keep) CHECK(kept.to_vector() == std::vector<float>{2, 2});
   }
-  {
-    Tape tape;
-    const Tensor first = twice(x);
-    CHECK(tape.backward(sum(add(first, x))).of(x).to_vector() == std::vector<float>{3, 3});  // dL/dx is dL/dfirst
-    CHECK(added_to == nullptr);
-  }
-  CHECK(!take_gradient(x));  // outside of a backward pass
+}
+
+TEST_CASE("Tensor: printed as its shape and nested lists, long axes cut in the middle") {
+  const auto printed = [](const Tensor& x) {
+    std::ostringstream out;
+    out << x;
+    return out.str();
+  };
+  CHECK(printed(Tensor()) == "(empty)");
+  CHECK(printed(Tensor(Shape{}, {1.5f})) == "[] 1.5");
+  CHECK(printed(Tensor(Shape{2, 3}, {1, 2, 3, 4, 5, -6})) == "[2,3] {{1, 2, 3},\n {4, 5, -6}}");
+  CHECK(printed(Tensor(Shape{0, 3})) == "[0,3] {}");
+  CHECK(printed(Tensor(Shape{8}, {1, 2, 3, 4, 5, 6, 7, 8})) == "[8] {1, 2, 3, 4, 5, 6, 7, 8}");
+  CHECK(printed(Tensor(Shape{9}, {1, 2, 3, 4, 5, 6, 7, 8, 9})) == "[9] {1, 2, 3, ..., 7, 8, 9}");
+}
+
+TEST_CASE("check_gradients: passes a right rule, and names input and element of a wrong one") {
+  const auto product = [](const std::vector<Tensor>& in, float factor) {  // of two tensors
+    return record("product", in, multiply(detach(in[0]), detach(in[1])), [=](const Tensor& dy) -> std::vector<Tensor> {
+      return {multiply(dy, in[1]), scale(multiply(dy, in[0]), factor)};
+    });
+  };
+  const Tensor a(Shape{2}, {1, 2}), b(Shape{2}, {3, -1});
+  check_gradients([&](const auto& in) { return product(in, 1); }, {a, b});
+  check_fails(
+      [&] {
+        check_gradients([&](const auto& in) { return product(in, 1.01f); }, {a, b});
+      },
+      "check_gradients: input 1 [2], element ");
+  check_fails(
+      [&] {
+        check_gradients([&](const auto& in) { return product(in, NAN); }, {a, b});
+      },
+      "the gradient is nan");
+  check_fails([&] { check_gradients([&](const auto& in) { return detach(in[0]); }, {a}); },
+              "check_gradients: the result does not depend on the inputs");
+}
+
+TEST_CASE("Tensor: copies of a handle share the wish for a gradient") {
+  Tensor w(Shape{2}, {3, -1});
+  const Tensor other = w;
+  w.set_wants_grad();
+  CHECK(other.wants_grad());
+  Tape tape;
+  CHECK(tape.backward(sum(add(w, scale(other, 3)))).of(w).to_vector() == std::vector<float>{4, 4});
+  check_fails([] { Tensor().set_wants_grad(); }, "set_wants_grad: the tensor is empty");
+}
+
+TEST_CASE(
+    "detach: the same numbers as a constant; views and copies without a gradient are refused while a tape records") {
+  Tensor x = leaf(Shape{2, 2}, {1, 2, 3, 4});
+  CHECK(detach(x).data() == x.data());
+  CHECK(!detach(x).wants_grad());
+  CHECK(!detach(Tensor()));
+  CHECK(clone(x).to_vector() == x.to_vector());  // no tape records
+  Tape tape;
+  const std::string end = " has no gradient for x [2,2], which wants one; if it is a constant here, pass detach(x)";
+  check_fails([&] { x.viewed_as(Shape{4}); }, "viewed_as" + end);
+  check_fails([&] { x.part(0, Shape{2}); }, "part" + end);
+  check_fails([&] { x.parts(); }, "part" + end);
+  check_fails([&] { clone(x); }, "clone" + end);
+  check_fails([&] { stacked({x, x}); }, "stacked" + end);
+#if RUNNEL_WITH_CUDA
+  check_fails([&] { x.to(Device::cuda); }, "to" + end);
+#endif
+  CHECK(tape.backward(sum(add(x, detach(x)))).of(x).to_vector() == std::vector<float>{1, 1, 1, 1});
 }
 
 TEST_CASE("tape: leaves are reported one by one, each when its gradient is complete") {
@@ -483,7 +543,7 @@ namespace {
 // [a + b, a b] for one number each. `seen` says for which outputs the rule got a gradient.
 std::vector<Tensor> sum_and_product(const Tensor& a, const Tensor& b, std::vector<bool>* seen = nullptr) {
   const Tensor total = add(a, b), product(Shape{1}, {a.item() * b.item()});
-  return record("sum_and_product", {a, b}, std::vector{total.viewed_as(total.shape()), product},
+  return record("sum_and_product", {a, b}, std::vector{detach(total), product},
                 [a, b, seen](const std::vector<Tensor>& dy) -> std::vector<Tensor> {
                   if (seen) *seen = {bool(dy[0]), bool(dy[1])};
                   Tensor da(Shape{1}, {0}), db(Shape{1}, {0});
@@ -568,7 +628,7 @@ TEST_CASE("recompute: the same gradients to the bit, of all that the function us
   };
   const auto gradients = [&](const std::function<Tensor(const Tensor&)>& f) {
     Tape tape;
-    const Gradients g = tape.backward(sum(add_bias(f(scale(x, 2)), b)));
+    const Gradients g = tape.backward(sum(add(f(scale(x, 2)), b)));
     return std::vector{g.of(x).to_vector(), g.of(w).to_vector(), g.of(b).to_vector()};
   };
   const auto plain = gradients([&](const Tensor& h) { return step(step(h)); });
@@ -601,7 +661,7 @@ TEST_CASE("recompute: without a tape, or where there is nothing to differentiate
 TEST_CASE("recompute: exceptions leave recording as it was") {
   const Tensor x = leaf(Shape{1}, {2});
   Tape tape;
-  check_fails([&] { recompute([&] { return add(scale(x, 2), Tensor(Shape{2})); }); }, "add: b [2]");
+  check_fails([&] { recompute([&] { return add(scale(x, 2), reshape(x, Shape{2})); }); }, "reshape: x [1]");
   int calls = 0;
   const Tensor y = recompute([&calls, x] {
     check(++calls == 1, "not again");

@@ -1,6 +1,6 @@
 // The programs in examples/, run as a user does: what they print and write, and their exit status.
 #ifdef RUNNEL_EXAMPLES  // the folder of the built programs; not with ThreadSanitizer
-#include "tests/program.h"
+#include "tests/mnist.h"
 
 #if RUNNEL_WITH_ADDRESS_SANITIZER
 constexpr bool slow = true;
@@ -33,6 +33,34 @@ TEST_CASE("examples: custom_op's gradient is right and its classifier learns") {
   const Result result = succeed(example, "");
   CHECK(contains(result.out, "gradient: "));
   CHECK(contains(result.out, "points classified correctly"));
+}
+
+TEST_CASE("examples: mlp tells two spirals apart and draws them") {
+  const Example example("mlp");
+  if (!example.exists()) return;
+  const Result result = succeed(example, "spirals.png");
+  CHECK(contains(result.out, "step 1000  loss 0.0"));
+  CHECK(read(example.folder / "spirals.png").starts_with("\x89PNG"));
+}
+
+TEST_CASE("examples: attention_from_ops has the numbers and gradients of the fused op") {
+  const Example example("attention_from_ops");
+  if (!example.exists()) return;
+  const Result result = succeed(example, "");
+  for (const char* form : {"\nlinear_attention ", "\nmasked products ", "\nrunning sum of states "})
+    CHECK(contains(result.out, form));
+}
+
+TEST_CASE("examples: convolution learns digits, and says what it needs") {
+  const Example example("convolution");
+  if (!example.exists()) return;
+  CHECK(contains(example.run("").err, "usage: example_convolution"));
+  CHECK(contains(example.run("nowhere").err, "nowhere"));
+  write_mnist(example.folder / "data", 128, 64);
+  const Result result = example.run("data 1");
+  CHECK(result.status == 1);  // so few drawn digits do not suffice
+  CHECK(contains(result.out, "epoch 1,  0.0%  loss "));
+  CHECK(contains(result.out, "% of the test images are classified correctly"));
 }
 
 TEST_CASE("examples: train_copy learns to copy, and says so if it does not") {

@@ -10,7 +10,7 @@
 #include "models/safetensors.h"
 #include "ops/elementwise.h"
 #include "ops/losses.h"
-#include "ops/sums.h"
+#include "ops/reductions.h"
 #include "tests/check.h"
 #include "tests/paths.h"
 
@@ -68,7 +68,7 @@ void check_golden(const std::string& file, int64_t vocabulary, int64_t outputs, 
   restore(golden.content, golden.path, start);
 
   const Indices tokens = golden.indices("tokens");
-  RAdam optimizer(parameters, {.lr = 1e-2, .weight_decay = 0.01, .clip = 1});
+  Adam optimizer(parameters, {.lr = 1e-2, .rectify = true, .weight_decay = 0.01, .clip = 1});
   for (int step = 1; step <= 10; ++step) {
     Tape tape;
     const Tensor logits = model(tokens);

@@ -1,8 +1,9 @@
 #include "engine/numerics.h"
 #include "engine/replay.h"
+#include "ops/elementwise.h"
 #include "ops/layers.h"
 #include "ops/linear.h"
-#include "ops/sums.h"
+#include "ops/reductions.h"
 #include "tests/check.h"
 
 using namespace runnel;
@@ -74,8 +75,8 @@ TEST_CASE("linear: with no input numbers the output is activation(b), with none 
     const Gradients g = tape.backward(sum(y));
     for (size_t j = 0; j < 5; ++j) CHECK(g.of(b).to_vector()[j] == (bias[j] > 0 ? 300 : 0));
     CHECK(g.of(w).shape() == w.shape());
-    const PackedLinear packed(w, b);
-    CHECK(linear(x, packed, Activation::relu).to_vector() == values);
+    const PackedLinear packed(detach(w), detach(b));
+    CHECK(linear(detach(x), packed, Activation::relu).to_vector() == values);
 
     Tensor no_rows(Shape{0, 3}, device), v = random_tensor(Shape{5, 3}, 4, -1, 1, device);
     for (Tensor* leaf : {&no_rows, &v}) leaf->set_wants_grad();
@@ -150,6 +151,21 @@ TEST_CASE("linear's gradients") {
         check_gradients([&](const auto& in_) { return linear(in_[0], in_[1], in_[2], Activation::relu, drop); },
                         {random_tensor(Shape{rows, in}, 1, -0.5f, 0.5f, device), w, Tensor(Shape{out}, far, device)});
       }
+}
+
+TEST_CASE("linear: of several layers with one input, each gradient is its own, and that of the input their sum") {
+  for (const Device device : devices()) {
+    const Tensor x = random_tensor(Shape{5, 7}, 1, -1, 1, device);
+    const std::vector<Tensor> in{x, random_tensor(Shape{3, 7}, 2, -1, 1, device),
+                                 random_tensor(Shape{3, 7}, 3, -1, 1, device),
+                                 random_tensor(Shape{3}, 4, -1, 1, device), random_tensor(Shape{3}, 5, -1, 1, device)};
+    check_gradients(
+        [](const auto& each) {
+          const std::vector<Tensor> y = linear(each[0], {each[1], each[2]}, {each[3], each[4]});
+          return y[0] * y[1];
+        },
+        in);
+  }
 }
 
 TEST_CASE("linear: gradients of many rows equal their definition, to the same bytes with any number of threads") {

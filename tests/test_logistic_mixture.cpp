@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "ops/losses.h"
-#include "ops/sums.h"
+#include "ops/reductions.h"
 #include "tests/check.h"
 
 using namespace runnel;

@@ -4,8 +4,8 @@
 
 #include "ops/approximate_attention.h"
 #include "ops/kernels/approximate_attention.h"
+#include "ops/reductions.h"
 #include "ops/softmax_attention.h"
-#include "ops/sums.h"
 #include "tests/check.h"
 #include "tests/memory_limit.h"
 
@@ -367,7 +367,7 @@ TEST_CASE("lsh_attention's gradients by four-point differences") {
     const std::vector<int32_t> buckets = find_buckets(x);
     REQUIRE(std::set<int32_t>(buckets.begin(), buckets.end()).size() > 2);
     check_gradients([&x](const auto& in) { return lsh_attention(in[0], in[1], {x.causal}, x.lsh, key); }, {x.q, x.v},
-                    h);
+                    {.h = h});
   });
 }
 

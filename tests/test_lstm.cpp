@@ -1,7 +1,7 @@
 #include "tests/check.h"
 
 #include "ops/layers.h"
-#include "ops/sums.h"
+#include "ops/reductions.h"
 
 using namespace runnel;
 using namespace runnel::test;

@@ -1,5 +1,6 @@
 #include "engine/numerics.h"
 #include "ops/linear.h"
+#include "ops/shapes.h"
 #include "tests/check.h"
 
 using namespace runnel;
@@ -45,6 +46,40 @@ TEST_CASE("matmul's gradients, with either operand transposed") {
                          random_tensor(tb ? Shape{4, 5} : Shape{5, 4}, 2, -1, 1, device)});
 }
 
+TEST_CASE("matmul of several matrices, or of several with one: values and gradients") {
+  struct Case {
+    Shape a, b, c;
+  };
+  for (const Device device : devices())
+    for (const bool ta : {false, true})
+      for (const bool tb : {false, true})
+        for (const Case& s : {Case{{2, 3, 4, 5}, {2, 3, 5, 6}, {2, 3, 4, 6}}, Case{{7, 4, 5}, {5, 6}, {7, 4, 6}},
+                              Case{{4, 5}, {7, 5, 6}, {7, 4, 6}}, Case{{1, 4, 5}, {1, 5, 6}, {1, 4, 6}},
+                              Case{{0, 4, 5}, {0, 5, 6}, {0, 4, 6}}}) {
+          CAPTURE(ta);
+          CAPTURE(tb);
+          CAPTURE(s.a);
+          CAPTURE(s.b);
+          Tensor a = random_tensor(s.a, 1, -1, 1, device), b = random_tensor(s.b, 2, -1, 1, device);
+          if (ta) a = transpose(a);
+          if (tb) b = transpose(b);
+          const Tensor c = matmul(a, b, ta, tb);
+          REQUIRE(c.shape() == s.c);
+          const int64_t matrices = s.c.size() / 24, size_a = s.a.rank() == 2 ? 0 : 20,
+                        size_b = s.b.rank() == 2 ? 0 : 30;
+          for (int64_t i = 0; i < matrices; ++i)
+            check_close(c.part(i * 24, Shape{4, 6}),
+                        reference(a.part(i * size_a, Shape{20}), b.part(i * size_b, Shape{30}), ta, tb, 4, 6, 5),
+                        rounding);
+          if (matrices > 0) check_gradients([&](const auto& x) { return matmul(x[0], x[1], ta, tb); }, {a, b});
+        }
+  check_fails(
+      [] {
+        matmul(Tensor(Shape{2, 4, 5}), Tensor(Shape{3, 5, 6}));
+      },
+      "matmul: a [2,4,5] and b [3,5,6] are not equally many matrices");
+}
+
 TEST_CASE("matmul on tensor cores rounds its operands to the precision that is set, and adds in float32") {
   if (!cuda_is_emulated()) return;  // a GPU's library may round less than it is allowed to
   for (const Precision precision : {Precision::f32, Precision::tf32, Precision::bf16}) {
@@ -60,5 +95,5 @@ TEST_CASE("matmul on tensor cores rounds its operands to the precision that is s
 TEST_CASE("matmul names the shapes that do not match") {
   const Tensor a = random_tensor(Shape{2, 3}, 1);
   check_fails([&] { matmul(a, random_tensor(Shape{4, 5}, 2)); }, "matmul: a [2,3] does not match b [4,5]");
-  check_fails([&] { matmul(a, random_tensor(Shape{3}, 2)); }, "are not two matrices");
+  check_fails([&] { matmul(a, random_tensor(Shape{3}, 2)); }, "matmul: a [2,3] or b [3] is not a matrix");
 }

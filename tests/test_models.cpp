@@ -396,6 +396,23 @@ TEST_CASE("transformer in training: dropout has a key of its own at each place o
   }
 }
 
+TEST_CASE("encoder: pre-norm layers normalise what enters attention and the feed-forward layer") {
+  for (const bool gelu : {false, true}) {
+    EncoderLayer layer = AutoregressiveTransformer(config, Key{1}).encoder.layers[0];
+    layer.pre_norm = true;
+    layer.gelu = gelu;
+    const auto norm = [](const LayerNorm& own, const Tensor& x) { return layer_norm(x, own.weight, own.bias); };
+    const Tensor x = random_tensor(Shape{2, 9, layer.query.weight.shape()[1]}, 5, -2, 5);
+    const auto heads = [&](const Linear& projection) {
+      return reshape(projection(norm(layer.norm1, x)), Shape{2, 9, 3, 4});
+    };
+    const Tensor a = linear_attention(heads(layer.query), heads(layer.key), heads(layer.value));
+    const Tensor x1 = x + layer.out(reshape(a, Shape{2, 9, 12}));
+    const Tensor hidden = layer.linear1(norm(layer.norm2, x1));
+    check_close(layer(x, 0, {}), doubles(x1 + layer.linear2(gelu ? runnel::gelu(hidden) : relu(hidden))), reduction);
+  }
+}
+
 TEST_CASE("random_linear: weights and biases are uniform numbers of two keys") {
   const Linear layer = random_linear(3, 4, Key{5}, Device::cpu);
   for (uint64_t i = 0; i < 12; ++i) CHECK(layer.weight.to_vector()[i] == Key{5}.fold(0).uniform(i) - 0.5f);

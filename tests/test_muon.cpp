@@ -253,18 +253,18 @@ TEST_CASE("Optimizer: Muon takes the matrices of values and feed-forward layers,
   std::sort(moments.begin(), moments.end());
   CHECK(moments == expected);
   CHECK(moments.size() == 2 * parameters.size() - 2 * 4);  // two layers
-  CHECK(names(Optimizer(parameters, {}).state()) == names(RAdam(parameters, {}).state()));
+  CHECK(names(Optimizer(parameters, {}).state()) == names(Adam(parameters, {}).state()));
   check_fails([] { Muon({{"bias", Tensor(Shape{3})}}, 1, 0); }, "Muon: bias [3] is not a matrix");
 }
 
 TEST_CASE("Optimizer: each parameter moves as its own rule says, and Muon's with its own weight decay, or none") {
   for (const Device device : devices())
     for (const double decay : {0.3, 0.0}) {
-      const RAdamOptions options{.lr = 0.1, .weight_decay = 0.02, .muon_decay = decay, .clip = 0.01};
+      const AdamOptions options{.lr = 0.1, .weight_decay = 0.02, .muon_decay = decay, .clip = 0.01};
       const auto both = AutoregressiveTransformer(small, Key{1}, device).parameters();
       const auto radam = AutoregressiveTransformer(small, Key{1}, device).parameters();
       Optimizer optimizer(both, options, true);
-      RAdam alone(radam, options);
+      Adam alone(radam, options);
       std::vector<Reference> references;
       for (const auto& [name, tensor] : both) {
         Matrix matrix(tensor.shape()[0], tensor.shape().rank() == 2 ? tensor.shape()[1] : 1);

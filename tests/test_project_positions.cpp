@@ -2,7 +2,7 @@
 
 #include "engine/numerics.h"
 #include "ops/approximate_attention.h"
-#include "ops/sums.h"
+#include "ops/reductions.h"
 #include "tests/check.h"
 #include "tests/memory_limit.h"
 

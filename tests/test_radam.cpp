@@ -4,6 +4,7 @@
 #include "models/optimizer.h"
 #include "ops/elementwise.h"
 #include "ops/optimizers.h"
+#include "ops/reductions.h"
 #include "tests/check.h"
 
 using namespace runnel;
@@ -13,7 +14,7 @@ namespace {
 
 // RAdam on one tensor as its paper and the authors' training describe it, or AdamW, in double.
 struct Reference {
-  RAdamOptions o;
+  AdamOptions o;
   std::vector<double> p, m = std::vector<double>(p.size()), v = m;
   int t = 0;
 
@@ -69,7 +70,7 @@ std::vector<std::vector<float>> make_gradients(const std::vector<int64_t>& sizes
   return gradients;
 }
 
-void step(RAdam& optimizer, const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& sizes, uint64_t t,
+void step(Adam& optimizer, const std::vector<NamedTensor>& parameters, const std::vector<int64_t>& sizes, uint64_t t,
           float size) {
   Tape tape;
   const Tensor loss = loss_with(parameters, make_gradients(sizes, t, size));
@@ -107,10 +108,10 @@ TEST_CASE("RAdam, AdamW: twelve updates equal the definition; RAdam's first five
         CAPTURE(clip);
         CAPTURE(global_clip);
         CAPTURE(size);
-        const RAdamOptions options{
+        const AdamOptions options{
             .lr = 0.01, .eps = 1e-3, .rectify = rectify, .weight_decay = 0.1, .clip = clip, .global_clip = global_clip};
         const auto parameters = make_parameters(sizes, device);
-        RAdam optimizer(parameters, options);
+        Adam optimizer(parameters, options);
         std::vector<Reference> references;
         for (const auto& [name, tensor] : parameters) references.push_back({.o = options, .p = doubles(tensor)});
         for (uint64_t t = 1; t <= 12; ++t) {
@@ -133,9 +134,9 @@ TEST_CASE("RAdam clips each of many tensors by its own norm") {  // CUDA's kerne
   std::vector<int64_t> sizes(70);
   std::iota(sizes.begin(), sizes.end(), 1);
   for (Device device : devices()) {
-    const RAdamOptions options{.lr = 0.01, .clip = 1};
+    const AdamOptions options{.lr = 0.01, .clip = 1};
     const auto parameters = make_parameters(sizes, device);
-    RAdam optimizer(parameters, options);
+    Adam optimizer(parameters, options);
     std::vector<Reference> references;
     for (const auto& [name, tensor] : parameters) references.push_back({.o = options, .p = doubles(tensor)});
     step(optimizer, parameters, sizes, 1, 4);
@@ -152,7 +153,7 @@ TEST_CASE("RAdam goes on from its saved state to the same bytes, also with anoth
   const std::vector<int64_t> sizes{3, 65};
   for (Device device : devices()) {
     const auto straight = make_parameters(sizes, device), resumed = make_parameters(sizes, device);
-    RAdam one(straight, {}), first(resumed, {}), second(resumed, {});
+    Adam one(straight, {}), first(resumed, {}), second(resumed, {});
     for (uint64_t t = 1; t <= 8; ++t) {
       if (t == 8) one.set_lr(1e-4);
       step(one, straight, sizes, t, 1);
@@ -183,7 +184,7 @@ TEST_CASE("the norms tell of a gradient that is not finite, and then an update c
       const Tensor loss = loss_with(parameters, planted);
       const Gradients gradients = tape.backward(loss);
       const std::vector<float> squares = squared_norms(parameters, gradients).to_vector();
-      RAdam optimizer(parameters, {.weight_decay = 0.1});
+      Adam optimizer(parameters, {.weight_decay = 0.1});
       optimizer.step(gradients);
       for (const NamedTensor& moment : optimizer.state())
         CHECK(moment.tensor.to_vector() == std::vector<float>(static_cast<size_t>(moment.tensor.size())));
@@ -195,9 +196,35 @@ TEST_CASE("the norms tell of a gradient that is not finite, and then an update c
   }
 }
 
+TEST_CASE("Adam, SGD: the first two updates by hand, with defaults that neither clip nor decay") {
+  for (Device device : devices()) {
+    Tensor p(Shape{2}, {1, -2}, device), q(Shape{2}, {1, -2}, device);
+    Adam adam({{"p", p.set_wants_grad()}});
+    Sgd sgd({{"q", q.set_wants_grad()}}, 0.1, 0.5);
+    double m = 0, v = 0, expected = 1, momentum = 0, expected_sgd = 1;
+    for (int t = 1; t <= 2; ++t) {
+      const double g = t == 1 ? 300 : -20;  // of the first number
+      const Tensor factors(Shape{2}, {static_cast<float>(g), 0}, device);
+      {
+        Tape tape;
+        adam.step(tape.backward(sum(multiply(p, factors))));
+      }
+      Tape tape;
+      sgd.step(tape.backward(sum(multiply(q, factors))));
+      m = 0.9 * m + 0.1 * g, v = 0.999 * v + 0.001 * g * g;
+      expected -= 1e-3 * m / (1 - std::pow(0.9, t)) / (std::sqrt(v / (1 - std::pow(0.999, t))) + 1e-8);
+      momentum = 0.5 * momentum + g, expected_sgd -= 0.1 * momentum;
+      CHECK(p.to_vector()[0] == doctest::Approx(expected).epsilon(1e-6));
+      CHECK(p.to_vector()[1] == -2);
+      CHECK(q.to_vector()[0] == doctest::Approx(expected_sgd).epsilon(1e-6));
+      CHECK(q.to_vector()[1] == -2);
+    }
+  }
+}
+
 TEST_CASE("RAdam: a parameter that the loss does not depend on is an error and changes nothing") {
   auto parameters = make_parameters({3, 5}, Device::cpu);
-  RAdam optimizer(parameters, {});
+  Adam optimizer(parameters, {});
   const auto before = parameters[0].tensor.to_vector();
   Tape tape;
   const Tensor loss = loss_with({parameters[0]}, {{1, 2, 3}});

@@ -3,7 +3,7 @@
 
 #include "ops/approximate_attention.h"
 #include "ops/linear.h"
-#include "ops/sums.h"
+#include "ops/reductions.h"
 #include "tests/check.h"
 #include "tests/memory_limit.h"
 

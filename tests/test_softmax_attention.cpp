@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "ops/kernels/softmax_attention.h"
+#include "ops/reductions.h"
 #include "ops/softmax_attention.h"
-#include "ops/sums.h"
 #include "tests/check.h"
 #include "tests/memory_limit.h"
 

@@ -15,7 +15,7 @@
 #include "models/encoder.h"
 #include "ops/layers.h"
 #include "ops/losses.h"
-#include "ops/sums.h"
+#include "ops/reductions.h"
 #include "tests/check.h"
 #include "tests/program.h"
 

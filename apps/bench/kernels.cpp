@@ -22,9 +22,9 @@
 #include "ops/kernels/linear_attention.h"
 #include "ops/kernels/losses.h"
 #include "ops/kernels/optimizers.h"
+#include "ops/kernels/reductions.h"
 #include "ops/kernels/shapes.h"
 #include "ops/kernels/softmax_attention.h"
-#include "ops/kernels/sums.h"
 #include "ops/optimizers.h"
 #include "ops/softmax_attention.h"
 #if RUNNEL_WITH_BENCHMARK
@@ -79,7 +79,6 @@ std::vector<Kernel> kernels(Device device) {
   Tensor mean = floats({rows}), rstd = Tensor::full({rows}, 1, device), l = floats({rows * heads});
   Tensor cache_k(Shape{sequences, e, length}, device), cache_v(Shape{sequences, length, e}, device);
   const Indices tokens = numbers_below(rows, vocabulary), bytes = numbers_below(rows, 256);
-  const Indices some_rows = numbers_below(rows, rows);
   const Indices position(Shape{1}, {length - 1}, device);
   Indices out = numbers_below(rows, 1), counter(Shape{1}, {0}, device);
   std::vector<Key> key_list;
@@ -94,25 +93,33 @@ std::vector<Kernel> kernels(Device device) {
                R = static_cast<double>(rows), S = static_cast<double>(sequences);
   const double scores = S * L * (L + 1) / 2;
 
-#define CASE(numbers, operations, kernel, ...) \
-  all.push_back({#kernel, numbers, operations, [=]() mutable { DISPATCH(device, kernel(__VA_ARGS__)); }})
+#define NAMED(name, numbers, operations, kernel, ...) \
+  all.push_back({name, numbers, operations, [=]() mutable { DISPATCH(device, kernel(__VA_ARGS__)); }})
+#define CASE(numbers, operations, kernel, ...) NAMED(#kernel, numbers, operations, kernel, __VA_ARGS__)
   std::vector<Kernel> all;
-  CASE(3 * N, N, add, x0.data(), a.data(), b.data(), n);
+  const StridedLoop positions_last{
+      3, {batch, heads, length}, {length * d, length * e, e}, {length * d, e, d}, rows * heads, e, 1, 1};
+  const StridedLoop side_by_side{0, {}, {}, {}, 1, n, 1, 1}, rows_beside_one{1, {rows}, {d}, {0}, rows, d, 1, 1};
+  NAMED("add", 3 * N, N, binary_forward, x0.data(), a.data(), b.data(), Binary::add, side_by_side);
+  NAMED("add: a row to each", 2 * N, N, binary_forward, x0.data(), a.data(), bias.data(), Binary::add, rows_beside_one);
+  NAMED("multiply: backward", 4 * N, N, binary_backward, x0.data(), g.data(), a.data(), b.data(), Binary::multiply,
+        side_by_side, true);
   CASE(2 * N, N, scale, x0.data(), a.data(), 2.0f, n);
-  CASE(2 * N, N, add_bias_forward, x0.data(), a.data(), bias.data(), rows, d);
-  CASE(N, N, add_bias_backward, small1.data(), a.data(), 1, rows, d);
-  CASE(2 * N, N, relu_forward, x0.data(), a.data(), n);
-  CASE(3 * N, N, relu_backward, x0.data(), g.data(), a.data(), n);
-  CASE(2 * N, 4 * N, gelu_forward, x0.data(), a.data(), n);
-  CASE(3 * N, 8 * N, gelu_backward, x0.data(), g.data(), a.data(), n);
-  CASE(2 * N, 2 * N, elu_plus_one_forward, x0.data(), a.data(), n);
-  CASE(3 * N, 2 * N, elu_plus_one_backward, x0.data(), g.data(), a.data(), n);
+  NAMED("sum: over rows", N, N, sum, small1.data(), a.data(), 1, rows, d);
+  NAMED("sum: of each row", N, N, sum, mean.data(), a.data(), rows, d, 1);
+  NAMED("relu: forward", 2 * N, N, function_forward, x0.data(), a.data(), Function::relu, n);
+  NAMED("relu: backward", 3 * N, N, function_backward, x0.data(), g.data(), a.data(), Function::relu, n);
+  NAMED("gelu: forward", 2 * N, 4 * N, function_forward, x0.data(), a.data(), Function::gelu, n);
+  NAMED("gelu: backward", 3 * N, 8 * N, function_backward, x0.data(), g.data(), a.data(), Function::gelu, n);
+  CASE(2 * N, 8 * N, softmax_forward, x0.data(), a.data(), rows, d, false);
+  CASE(3 * N, 4 * N, softmax_backward, x0.data(), g.data(), a.data(), rows, d, false);
+  CASE(2 * N, N, cumulative_sum, x0.data(), a.data(), batch, length, d, false);
   CASE(2 * N, N, dropout, x0.data(), a.data(), n, dropped);
-  CASE(R * D + F * D + R * F, 2 * R * D * F, matmul, y_wide.data(), a.data(), w.data(), rows, f, d, false, true);
+  CASE(R * D + F * D + R * F, 2 * R * D * F, matmul, y_wide.data(), a.data(), w.data(), 1, rows, f, d, false, true);
   CASE(R * D + F * D + R * F, 2 * R * D * F, linear_forward, y_wide.data(), a.data(), w.data(), bias.data(),
        LinearSizes{1, rows, f, d}, Activation::relu, none);
   CASE(2 * (R * D + F * D + R * F), 4 * R * D * F, linear_backward, x0.data(), weight_gradient.data(), small1.data(),
-       wide.data(), a.data(), w.data(), wide.data(), LinearSizes{1, rows, f, d}, Activation::relu, none, false);
+       wide.data(), a.data(), w.data(), wide.data(), LinearSizes{1, rows, f, d}, Activation::relu, none);
   CASE(3 * N, 8 * N, layer_norm_forward, x0.data(), mean.data(), rstd.data(), a.data(), b.data(), bias.data(),
        bias.data(), rows, d, 1e-5f, none);
   CASE(4 * N, 12 * N, layer_norm_backward, x0.data(), nullptr, small0.data(), small1.data(), g.data(), a.data(),
@@ -131,8 +138,7 @@ std::vector<Kernel> kernels(Device device) {
        components);
   CASE(3 * K * R, 2 * K * R, logistic_mixture_sample, out.data(), logits.data(), keys.data(), nullptr, 1.0f, rows,
        components);
-  CASE(2 * N, 0.0, concat_forward, x0.data(), a.data(), b.data(), rows / 2, rows / 2, d, d);
-  CASE(2 * N, 0.0, concat_backward, x0.data(), x1.data(), g.data(), rows / 2, rows / 2, rows / 2, d, d);
+  CASE(2 * N, 0.0, strided_copy, x0.data(), a.data(), positions_last);
   constexpr int64_t labels = 16;
   const CtcSizes aligned{batch, length, d, labels, d - 1, false};
   const double states = R * static_cast<double>(aligned.states());
@@ -154,9 +160,7 @@ std::vector<Kernel> kernels(Device device) {
        nullptr, kept.data(), (LstmInputs{{a.data(), nullptr}, {w_recurrent.data(), nullptr}}), nullptr, nullptr,
        recurrent);
   CASE(N / 2, 0.0, lstm_previous, x0.data(), a.data(), nullptr, nullptr, 0, recurrent);
-  CASE(N, N, sum, small1.data(), a.data(), n);
-  CASE(N, 0.0, fill, x0.data(), a.data(), n);
-  CASE(2 * N, 0.0, gather_rows, x0.data(), a.data(), some_rows.data(), rows, d);
+  NAMED("sum: of all", N, N, sum, small1.data(), a.data(), 1, n, 1);
   CASE(2 * S, 0.0, put_row, out.data(), tokens.data(), counter.data(), sequences);
   CASE(2 * R, R, shift, out.data(), tokens.data(), 1, rows);
   CASE(2.0, 1.0, advance, counter.data(), 0);

@@ -26,7 +26,7 @@
 #include "engine/tape.h"
 #include "ops/elementwise.h"
 #include "ops/losses.h"
-#include "ops/sums.h"
+#include "ops/reductions.h"
 
 namespace runnel {
 namespace {

@@ -6,7 +6,7 @@
 #include "engine/tape.h"
 #include "models/lstm.h"
 #include "ops/losses.h"
-#include "ops/sums.h"
+#include "ops/reductions.h"
 
 namespace runnel {
 namespace {

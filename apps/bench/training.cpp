@@ -7,7 +7,7 @@
 #include "engine/timing.h"
 #include "ops/elementwise.h"
 #include "ops/losses.h"
-#include "ops/sums.h"
+#include "ops/reductions.h"
 
 namespace runnel {
 namespace {

@@ -13,7 +13,7 @@
 #include "models/generation.h"
 #include "models/local_heads.h"
 #include "ops/elementwise.h"
-#include "ops/sums.h"
+#include "ops/reductions.h"
 
 namespace runnel {
 

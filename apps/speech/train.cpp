@@ -17,7 +17,7 @@
 #include "models/ctc.h"
 #include "ops/elementwise.h"
 #include "ops/losses.h"
-#include "ops/sums.h"
+#include "ops/reductions.h"
 
 namespace runnel {
 
@@ -216,7 +216,7 @@ class SpeechTraining : public Task {
   Tensor loss(const Slice& batch, std::optional<Key> key) const override {
     const Tensor logits = model_(batch.numbers[0], batch.indices[0], key);
     const Tensor each = ctc_loss(logits, batch.indices[0], batch.indices[1], batch.indices[2], {.zero_infinity = true});
-    return sum(scale(each, batch.numbers[1]));
+    return sum(multiply(each, batch.numbers[1]));
   }
   std::vector<double> validate(const WorkDone& report) const override {
     const SpeechSet& set = data_.sets.validation;

@@ -49,7 +49,7 @@ GradientSum::Result Updater::differentiate() {
     Tape tape;
     const Key key = key_.fold(static_cast<uint64_t>(processes().rank() * count + i));
     const Tensor loss = loss_(slices_[static_cast<size_t>(i)], key);
-    sum_.add(tape, scale(loss, shares[static_cast<size_t>(i)]));
+    sum_.add(tape, multiply(loss, shares[static_cast<size_t>(i)]));
   }
   return sum_.finish();
 }

@@ -4,7 +4,7 @@
 #include "cuda/attention/products.h"
 #include "engine/numerics.h"
 #include "ops/kernels/approximate_attention.h"
-#include "ops/kernels/elementwise.h"
+#include "ops/kernels/reductions.h"
 
 namespace runnel::cuda {
 namespace {
@@ -108,7 +108,7 @@ void project_positions_backward(float* dx, float* dp, const float* dy, const flo
   launch("project_positions", exact ? project_positions_p_kernel<Float32> : project_positions_p_kernel<Tf32>,
          Grid{dim3(tiles(s.rows), tiles(s.rank), static_cast<unsigned>(parts)), dim3(loaders), OfP::shared_bytes()}, n,
          static_cast<int>(s.rows), static_cast<int>(sequences));
-  if (parts > 1) add_bias_backward(dp, sums.data(), 1, parts, s.rows * s.rank);
+  if (parts > 1) sum(dp, sums.data(), 1, parts, s.rows * s.rank);
 }
 
 }  // namespace runnel::cuda

@@ -20,8 +20,7 @@ class KeyValueState : public DecodeState {
     return softmax_attention_step(q, k, v, cache_, position);
   }
   std::unique_ptr<DecodeState> select(const Indices& rows) const override {
-    return std::make_unique<KeyValueState>(
-        KeyValueCache{gather_rows(cache_.k, rows), gather_rows(cache_.v, rows), cache_.wraps});
+    return std::make_unique<KeyValueState>(KeyValueCache{gather(cache_.k, rows), gather(cache_.v, rows), cache_.wraps});
   }
   int64_t bytes() const override { return (cache_.k.size() + cache_.v.size()) * static_cast<int64_t>(sizeof(float)); }
 

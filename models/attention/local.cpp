@@ -18,7 +18,7 @@ class BlockCache : public DecodeState {
     return y;
   }
   std::unique_ptr<DecodeState> select(const Indices& rows) const override {
-    return std::make_unique<BlockCache>(KeyValueCache{gather_rows(cache_.k, rows), gather_rows(cache_.v, rows)},
+    return std::make_unique<BlockCache>(KeyValueCache{gather(cache_.k, rows), gather(cache_.v, rows)},
                                         Indices(Shape{1}, place_.to_vector(), place_.device()));
   }
   int64_t bytes() const override { return (cache_.k.size() + cache_.v.size()) * static_cast<int64_t>(sizeof(float)); }

@@ -44,7 +44,7 @@ class Longformer : public BlockSparseAttention {
       return random_linear(shape.heads * shape.head_dim, shape.width, init.fold(number), device);
     };
     query_ = layer(0), key_ = layer(1), value_ = layer(2);
-    stack({&key_, &value_});
+    stack_parameters({&key_, &value_});
   }
 
   Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionContext& context) const override {
@@ -56,8 +56,9 @@ class Longformer : public BlockSparseAttention {
       return reshape(t, Shape{t.shape()[0], t.shape()[1], shape_.heads, shape_.head_dim});
     };
     const std::vector<Tensor> kv = linear(x, {key_.weight, value_.weight}, {key_.bias, value_.bias});
-    return with_first_positions(y, softmax_attention(split(query_(first_positions(x, global))), split(kv[0]),
-                                                     split(kv[1]), {.causal = false, .lengths = context.lengths}));
+    const Tensor first = softmax_attention(split(query_(slice(x, 1, 0, global))), split(kv[0]), split(kv[1]),
+                                           {.causal = false, .lengths = context.lengths});
+    return concat({first, slice(y, 1, global, y.shape()[1] - global)}, 1);
   }
   Parameters parameters() const override {
     Parameters all;

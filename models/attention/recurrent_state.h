@@ -20,7 +20,7 @@ class RecurrentState : public DecodeState {
   }
   std::unique_ptr<DecodeState> select(const Indices& rows) const override {
     return std::unique_ptr<DecodeState>(
-        new RecurrentState({gather_rows(state_.s, rows), gather_rows(state_.z, rows), state_.precision}, step_));
+        new RecurrentState({gather(state_.s, rows), gather(state_.z, rows), state_.precision}, step_));
   }
   int64_t bytes() const override { return (state_.s.size() + state_.z.size()) * static_cast<int64_t>(sizeof(float)); }
   const AttentionState* recurrent_state() const override { return &state_; }

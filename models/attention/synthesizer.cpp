@@ -26,13 +26,13 @@ namespace runnel {
 namespace {
 
 Tensor random_numbers(Shape shape, Key key, Device device) {  // uniform in +-1/sqrt(columns)
-  Tensor x = random_linear(shape[0] * shape[1], shape[2], key, device).weight.viewed_as(shape);
-  return x.set_wants_grad();
+  Tensor x = random_linear(shape[0] * shape[1], shape[2], key, device).weight;
+  return detach(x).viewed_as(shape).set_wants_grad();
 }
 
 // y, of which q and k get zeros as gradients: an optimizer asks for those of all projections.
 Tensor independent_of(const Tensor& q, const Tensor& k, const Tensor& y) {
-  return record("independent_of", {q, k, y}, y.viewed_as(y.shape()), [q, k](const Tensor& dy) -> std::vector<Tensor> {
+  return record("independent_of", {q, k, y}, detach(y), [q, k](const Tensor& dy) -> std::vector<Tensor> {
     return {scale(q, 0), scale(k, 0), dy};
   });
 }
@@ -61,8 +61,9 @@ class SynthesizerAttention : public AttentionLayer {
                      const AttentionMask& mask) const {
     const float n = static_cast<float>(c.shape()[-1]), e = has_dot_ ? static_cast<float>(shape_.head_dim) : 0;
     const auto nothing = [](const Tensor& x) { return Tensor(x.shape().with_last(0), x.device()); };
-    const Tensor queries = concat(has_dot_ ? scale(q, std::sqrt((e + n) / e)) : nothing(q), scale(r, std::sqrt(e + n)));
-    return softmax_attention(queries, concat(has_dot_ ? k : nothing(k), c), v, mask);
+    const Tensor left = has_dot_ ? scale(q, std::sqrt((e + n) / e)) : nothing(q), right = scale(r, std::sqrt(e + n));
+    const Tensor queries = r.shape().rank() == 4 ? concat({left, right}, -1) : concat_shared(left, right);
+    return softmax_attention(queries, concat_shared(has_dot_ ? k : nothing(k), c), v, mask);
   }
 
   AttentionShape shape_;

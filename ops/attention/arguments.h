@@ -40,6 +40,9 @@ inline AttentionSizes check_attention(const char* op, const Tensor& q, const Ten
 // The same for decoding: one position.
 inline AttentionSizes check_attention_step(const char* op, const Tensor& q, const Tensor& k, const Tensor& v) {
   check(q.shape().rank() == 4 && q.shape()[1] == 1, op, ": q ", q.shape(), " is not [B,1,H,E]");
+  refuse_gradient(op, "q", q);
+  refuse_gradient(op, "k", k);
+  refuse_gradient(op, "v", v);
   return check_attention(op, q, k, v, {});
 }
 

@@ -88,6 +88,8 @@ LinearAttentionResult linear_attention(const Tensor& q, const Tensor& k, const T
 Tensor linear_attention_step(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state, FeatureMap map) {
   const AttentionSizes s = check_attention_step("linear_attention_step", q, k, v);
   check_state("linear_attention_step", state, s, q, v);
+  refuse_gradient("linear_attention_step", "state.s", state.s);
+  refuse_gradient("linear_attention_step", "state.z", state.z);
   if (!state.s) state = zero_state(shape_of_s(s), state.precision, q.device());
   Tensor y(v.shape(), v.device());
   DISPATCH(q.device(), linear_attention_step(y.data(), state.s.data(), state.z.data(), q.data(), k.data(), v.data(), s,

@@ -1,107 +1,128 @@
-// Elementwise kernels, the bias that is added to every row, and sums. They are memory-bound.
-//
-// The gradients of relu and elu_plus_one need only the output: the derivative of relu is 1 where y > 0, and that of
-// elu(x) + 1 is 1 where y > 1 and e^x = y elsewhere, which is min(y, 1).
+// The elementwise functions and, with broadcasting, those of two numbers: loops over the formulas of
+// ops/kernels/formulas.h. They are memory-bound, so what matters is that each is one pass.
 #include "ops/kernels/elementwise.h"
-
-#include <array>
-
 #include "ops/cpu/loops.h"
-#include "ops/kernels/sums.h"
 
 namespace runnel {
+namespace {
 
-void cpu::add(float* y, const float* a, const float* b, int64_t n) {
-  parallel_map(
-      y, n, [](Lanes p, Lanes q) RUNNEL_INLINE { return p + q; }, a, b);
-}
-
-void cpu::add_to_bf16(float* y, const float* a, const float* b, int64_t n) {
-  const auto rounded = [](Lanes x) RUNNEL_INLINE {
-    std::array<uint16_t, lanes> upper;
-    store(upper.data(), x);
-    return load(upper.data());
+#define FUNCTION(name, value, saved, derivative)           \
+  struct name##_formula {                                  \
+    RUNNEL_INLINE static Lanes forward(Lanes x) {          \
+      [[maybe_unused]] const Lanes zero{}, one = splat(1); \
+      return value;                                        \
+    }                                                      \
+    RUNNEL_INLINE static Lanes backward(Lanes saved) {     \
+      [[maybe_unused]] const Lanes zero{}, one = splat(1); \
+      return derivative;                                   \
+    }                                                      \
   };
-  if (!b) return parallel_map(y, n, rounded, a);
-  parallel_map(
-      y, n, [=](Lanes p, Lanes q) RUNNEL_INLINE { return rounded(p + q); }, a, b);
+#define BINARY(name, value, da, db)                                                          \
+  struct name##_formula {                                                                    \
+    RUNNEL_INLINE static Lanes forward([[maybe_unused]] Lanes a, [[maybe_unused]] Lanes b) { \
+      [[maybe_unused]] const Lanes zero{}, one = splat(1);                                   \
+      return value;                                                                          \
+    }                                                                                        \
+    RUNNEL_INLINE static Lanes by_a([[maybe_unused]] Lanes a, [[maybe_unused]] Lanes b) {    \
+      [[maybe_unused]] const Lanes zero{}, one = splat(1);                                   \
+      return da;                                                                             \
+    }                                                                                        \
+    RUNNEL_INLINE static Lanes by_b([[maybe_unused]] Lanes a, [[maybe_unused]] Lanes b) {    \
+      [[maybe_unused]] const Lanes zero{}, one = splat(1);                                   \
+      return db;                                                                             \
+    }                                                                                        \
+  };
+#include "ops/kernels/formulas.h"
+#undef FUNCTION
+#undef BINARY
+
+// use(formula of f)
+template <class Use>
+RUNNEL_INLINE inline void with_formula(Function f, Use use) {
+  switch (f) {
+#define FUNCTION(name, value, saved, derivative) \
+  case Function::name:                           \
+    return use(name##_formula{});
+#include "ops/kernels/formulas.h"
+#undef FUNCTION
+  }
 }
+template <class Use>
+RUNNEL_INLINE inline void with_formula(Binary f, Use use) {
+  switch (f) {
+#define BINARY(name, value, da, db) \
+  case Binary::name:                \
+    return use(name##_formula{});
+#include "ops/kernels/formulas.h"
+#undef BINARY
+  }
+}
+
+// work(place in y, place in a, place in b, count) for pieces of the rows of a loop.
+template <class Work>
+inline void each_piece(const StridedLoop& s, Work work) {
+  constexpr int64_t piece = 1 << 12;
+  const int64_t pieces = (s.n + piece - 1) / piece;
+  parallel_for(s.rows * pieces, s.rows * s.n >= parallel_from, [&](int64_t i) {
+    const int64_t row = i / pieces, first = i % pieces * piece;
+    work(row * s.n + first, s.offset_a(row) + first * s.step_a, s.offset_b(row) + first * s.step_b,
+         std::min(piece, s.n - first));
+  });
+}
+
+// What a loop over j reads: x[j], or the same number again and again if the step is 0.
+class Operand {
+ public:
+  Operand(const float* x, int64_t step) : x_(step ? x : nullptr), all_(step ? Lanes{} : splat(*x)) {}
+  RUNNEL_INLINE Lanes at(int64_t j, int64_t count) const { return x_ ? load(x_ + j, count) : all_; }
+
+ private:
+  const float* x_;
+  Lanes all_;
+};
+
+}  // namespace
 
 void cpu::scale(float* y, const float* x, float s, int64_t n) {
   parallel_map(
       y, n, [s](Lanes v) RUNNEL_INLINE { return s * v; }, x);
 }
 
-void cpu::multiply(float* y, const float* a, const float* b, int64_t n) {
-  parallel_map(
-      y, n, [](Lanes p, Lanes q) RUNNEL_INLINE { return p * q; }, a, b);
-}
-
-void cpu::add_bias_forward(float* y, const float* x, const float* b, int64_t rows, int64_t n) {
-  parallel_rows(rows, n, [=](int64_t r) {
-    map(
-        y + r * n, n, [](Lanes p, Lanes q) RUNNEL_INLINE { return p + q; }, x + r * n, b);
+void cpu::function_forward(float* y, const float* x, Function f, int64_t n) {
+  with_formula(f, [=](auto formula) {
+    parallel_map(
+        y, n, [formula](Lanes v) RUNNEL_INLINE { return formula.forward(v); }, x);
   });
 }
 
-// Each thread owns some columns and adds down the rows: the same order whatever the number of threads.
-void cpu::add_bias_backward(float* db, const float* dy, int64_t layers, int64_t rows, int64_t n) {
-  constexpr int64_t width = 64;  // columns at a time: four cache lines of every row
-  for (int64_t l = 0; l < layers; ++l)
-    parallel_pieces(n, width, rows * n >= parallel_from, [=](int64_t first, int64_t count) {
-      float sums[width] = {};
-      for (int64_t r = 0; r < rows; ++r) accumulate(sums, dy + (l * rows + r) * n + first, count);
-      std::memcpy(db + l * n + first, sums, static_cast<size_t>(count) * sizeof(float));
+void cpu::function_backward(float* dx, const float* dy, const float* saved, Function f, int64_t n) {
+  with_formula(f, [=](auto formula) {
+    parallel_map(
+        dx, n, [formula](Lanes g, Lanes v) RUNNEL_INLINE { return g * formula.backward(v); }, dy, saved);
+  });
+}
+
+void cpu::binary_forward(float* y, const float* a, const float* b, Binary f, StridedLoop s) {
+  with_formula(f, [&](auto formula) {
+    each_piece(s, [=](int64_t to, int64_t from_a, int64_t from_b, int64_t count) {
+      const Operand p(a + from_a, s.step_a), q(b + from_b, s.step_b);
+      for (int64_t j = 0; j < count; j += lanes)
+        store(y + to + j, formula.forward(p.at(j, count - j), q.at(j, count - j)), count - j);
     });
+  });
 }
 
-void cpu::relu_forward(float* y, const float* x, int64_t n) {
-  parallel_map(
-      y, n, [](Lanes v) RUNNEL_INLINE { return v < 0 ? Lanes{} : v; }, x);  // NaN stays NaN
-}
-
-void cpu::relu_backward(float* dx, const float* dy, const float* y, int64_t n) {
-  parallel_map(
-      dx, n, [](Lanes g, Lanes v) RUNNEL_INLINE { return v > 0 ? g : Lanes{}; }, dy, y);
-}
-
-void cpu::gelu_forward(float* y, const float* x, int64_t n) {
-  parallel_map(
-      y, n, [](Lanes v) RUNNEL_INLINE { return v * normal_cdf(v); }, x);
-}
-
-void cpu::gelu_backward(float* dx, const float* dy, const float* x, int64_t n) {
-  parallel_map(
-      dx, n,
-      [](Lanes g, Lanes v) RUNNEL_INLINE {
-        const Lanes density = 0.39894228f * exp(-0.5f * v * v);
-        return g * (normal_cdf(v) + v * density);
-      },
-      dy, x);
-}
-
-void cpu::elu_plus_one_forward(float* y, const float* x, int64_t n) {
-  parallel_map(
-      y, n, [](Lanes v) RUNNEL_INLINE { return v > 0 ? v + 1 : exp(v); }, x);
-}
-
-void cpu::elu_plus_one_backward(float* dx, const float* dy, const float* y, int64_t n) {
-  parallel_map(
-      dx, n, [](Lanes g, Lanes v) RUNNEL_INLINE { return g * (v < 1 ? v : splat(1)); }, dy, y);
-}
-
-void cpu::sum(float* total, const float* x, int64_t n) {
-  DoubleLanes sums{};
-  int64_t i = 0;
-  for (; i + double_lanes <= n; i += double_lanes) sums += load_double(x + i);
-  double s = lane_sum(sums);
-  for (; i < n; ++i) s += static_cast<double>(x[i]);
-  *total = static_cast<float>(s);
-}
-
-void cpu::fill(float* y, const float* s, int64_t n) {
-  const Lanes all = splat(*s);
-  parallel_map(y, n, [all]() RUNNEL_INLINE { return all; });
+void cpu::binary_backward(float* d, const float* dy, const float* a, const float* b, Binary f, StridedLoop s,
+                          bool by_b) {
+  with_formula(f, [&](auto formula) {
+    each_piece(s, [=](int64_t to, int64_t from_a, int64_t from_b, int64_t count) {
+      const Operand p(a + from_a, s.step_a), q(b + from_b, s.step_b);
+      for (int64_t j = 0; j < count; j += lanes) {
+        const Lanes va = p.at(j, count - j), vb = q.at(j, count - j), g = load(dy + to + j, count - j);
+        store(d + to + j, g * (by_b ? formula.by_b(va, vb) : formula.by_a(va, vb)), count - j);
+      }
+    });
+  });
 }
 
 }  // namespace runnel

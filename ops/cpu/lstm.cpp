@@ -23,11 +23,6 @@ namespace {
 
 constexpr int64_t sequences_at_once = 16;
 
-RUNNEL_INLINE inline Lanes tanh(Lanes x) {
-  const Lanes e = expm1(max(min(2 * x, splat(20)), splat(-20)));  // beyond, tanh is 1 or -1
-  return e / (e + 2);
-}
-
 // The sequences [first, first + rows) in one direction.
 struct SequenceBlock {
   int64_t direction, first, rows, steps;

@@ -1,11 +1,7 @@
-// From sequences to one vector each, and from pairs of vectors to features of the pair: how classifiers end.
-//
-// mean_positions: y[b] = sum_{l < n_b} x[b,l] / n_b, so that dx[b,l] = dy[b] / n_b for l < n_b, and 0 at padding.
-// pair_features of a = x[2b] and b = x[2b+1]: (a, b, a b, a - b), with dy = (g, h, p, d):
-//   da = g + p b + d,   db = h + p a - d.
+// The mean over the positions of each sequence: y[b] = sum_{l < n_b} x[b,l] / n_b, so that dx[b,l] = dy[b] / n_b for l
+// < n_b, and 0 at padding.
 #include "ops/cpu/loops.h"
-#include "ops/cpu/scratch.h"
-#include "ops/kernels/sums.h"
+#include "ops/kernels/reductions.h"
 
 namespace runnel {
 namespace {
@@ -37,32 +33,6 @@ void cpu::mean_positions_backward(float* dx, const float* dy, const int32_t* len
     const float factor = row % length < valid ? 1 / static_cast<float>(valid) : 0;
     map(
         dx + row * d, d, [factor](Lanes g) RUNNEL_INLINE { return factor * g; }, dy + b * d);
-  });
-}
-
-void cpu::pair_features_forward(float* y, const float* x, int64_t pairs, int64_t d) {
-  parallel_rows(pairs, 4 * d, [=](int64_t i) {
-    const float *const a = x + 2 * i * d, *const b = a + d;
-    float* const features = y + 4 * i * d;
-    copy_numbers(features, a, 2 * d);
-    map(
-        features + 2 * d, d, [](Lanes p, Lanes q) RUNNEL_INLINE { return p * q; }, a, b);
-    map(
-        features + 3 * d, d, [](Lanes p, Lanes q) RUNNEL_INLINE { return p - q; }, a, b);
-  });
-}
-
-void cpu::pair_features_backward(float* dx, const float* dy, const float* x, int64_t pairs, int64_t d) {
-  parallel_rows(pairs, 4 * d, [=](int64_t i) {
-    const float *const a = x + 2 * i * d, *const b = a + d;
-    const float *const g = dy + 4 * i * d, *const product = g + 2 * d, *const difference = g + 3 * d;
-    map(
-        dx + 2 * i * d, d, [](Lanes own, Lanes p, Lanes other, Lanes e) RUNNEL_INLINE { return own + p * other + e; },
-        g, product, b, difference);
-    map(
-        dx + (2 * i + 1) * d, d,
-        [](Lanes own, Lanes p, Lanes other, Lanes e) RUNNEL_INLINE { return own + p * other - e; }, g + d, product, a,
-        difference);
   });
 }
 

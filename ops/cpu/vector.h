@@ -151,6 +151,12 @@ RUNNEL_INLINE inline Lanes expm1(Lanes x) {
   return scale * (r + r * r * tail) + (scale - 1);
 }
 
+RUNNEL_INLINE inline Lanes tanh(Lanes x) {
+  const Lanes inside = x > 10 ? splat(10) : (x < -10 ? splat(-10) : x);  // beyond, tanh is 1 or -1; NaN stays NaN
+  const Lanes e = expm1(2 * inside);
+  return e / (e + 2);
+}
+
 // The natural logarithm: x = 2^n (1 + f) with f in [sqrt(1/2) - 1, sqrt(2) - 1], and log(1 + f) = f + f^2 times a
 // polynomial of degree 8 (relative error 4e-9). 0 and subnormal numbers give -infinity, negative ones NaN.
 RUNNEL_INLINE inline Lanes log(Lanes x) {

@@ -3,28 +3,31 @@
 #include <cstdint>
 
 #include "engine/dispatch.h"
+#include "ops/kernels/strided_loop.h"
 
 namespace runnel {
 
+// The elementwise functions of formulas.h. `saved` is x or y, as stands there.
+enum class Function {
+#define FUNCTION(name, value, saved, derivative) name,
+#include "ops/kernels/formulas.h"
+#undef FUNCTION
+};
+KERNEL(function_forward(float* y, const float* x, Function f, int64_t n))
+KERNEL(function_backward(float* dx, const float* dy, const float* saved, Function f, int64_t n))
+
+enum class Binary {
+#define BINARY(name, value, da, db) name,
+#include "ops/kernels/formulas.h"
+#undef BINARY
+};
+// y[r,j] = f(a, b); y is contiguous, steps are 0 or 1.
+KERNEL(binary_forward(float* y, const float* a, const float* b, Binary f, StridedLoop loop))
+// d[r,j] = dy[r,j] times the derivative by a, or by b: not yet summed over what was broadcast.
+KERNEL(binary_backward(float* d, const float* dy, const float* a, const float* b, Binary f, StridedLoop loop,
+                       bool by_b))
+
 // y = s x
 KERNEL(scale(float* y, const float* x, float s, int64_t n))
-// y = a b
-KERNEL(multiply(float* y, const float* a, const float* b, int64_t n))
-
-// y[r,j] = x[r,j] + b[j];  db[l,j] = sum_r dy[l,r,j], of several layers
-KERNEL(add_bias_forward(float* y, const float* x, const float* b, int64_t rows, int64_t n))
-KERNEL(add_bias_backward(float* db, const float* dy, int64_t layers, int64_t rows, int64_t n))
-
-// y = max(x, 0);  dx = dy where y > 0
-KERNEL(relu_forward(float* y, const float* x, int64_t n))
-KERNEL(relu_backward(float* dx, const float* dy, const float* y, int64_t n))
-
-// y = x Phi(x), the exact form with erf;  dx = dy (Phi(x) + x phi(x))
-KERNEL(gelu_forward(float* y, const float* x, int64_t n))
-KERNEL(gelu_backward(float* dx, const float* dy, const float* x, int64_t n))
-
-// y = elu(x) + 1, positive everywhere (eq. 7);  dx = dy min(y, 1)
-KERNEL(elu_plus_one_forward(float* y, const float* x, int64_t n))
-KERNEL(elu_plus_one_backward(float* dx, const float* dy, const float* y, int64_t n))
 
 }  // namespace runnel

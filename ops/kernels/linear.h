@@ -10,8 +10,8 @@
 namespace runnel {
 
 // c[m,n] = op(a) op(b), where op transposes if its flag is set: a is [m,k] or [k,m], b is [k,n] or [n,k].
-KERNEL(matmul(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
-              bool transpose_b))
+KERNEL(matmul(float* c, const float* a, const float* b, int64_t batch, int64_t m, int64_t n, int64_t k,
+              bool transpose_a, bool transpose_b))
 
 // Of several linear layers with one input.
 struct LinearSizes {
@@ -25,9 +25,9 @@ struct LinearSizes {
 KERNEL(linear_forward(float* y, const float* x, const float* w, const float* b, LinearSizes s, Activation activation,
                       Dropout dropout))
 // Any of dx, dw, db may be null. y, the output of the forward pass, is read for relu only: it is positive exactly where
-// the gradient passes. dx is added to what is there if `add_dx`.
+// the gradient passes.
 KERNEL(linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, const float* y,
-                       LinearSizes s, Activation activation, Dropout dropout, bool add_dx))
+                       LinearSizes s, Activation activation, Dropout dropout))
 
 // bfloat16 numbers are the upper halves of floats.
 CPU_KERNEL(round_to_bf16(uint16_t* to, const float* from, int64_t n))

@@ -1,0 +1,114 @@
+// Sums, means and largest numbers over an axis or over all, and running sums. The gradient of a sum is dy, repeated; of
+// a largest number, dy at the first place where it stands; of a running sum, the running sum from the other end.
+#include <vector>
+
+#include "engine/check.h"
+#include "engine/tape.h"
+#include "ops/elementwise.h"
+#include "ops/kernels/reductions.h"
+#include "ops/reductions.h"
+#include "ops/shapes.h"
+
+namespace runnel {
+namespace {
+
+struct Axis {  // x as [outer,n,inner]
+  int64_t outer = 1, n = 1, inner = 1;
+  Shape reduced, kept;  // without the axis, and with size 1 in its place
+
+  Axis(const char* op, const Shape& shape, int axis) {
+    check(axis < shape.rank() && axis >= -shape.rank(), op, ": x ", shape, " has no axis ", axis);
+    if (axis < 0) axis += shape.rank();
+    std::vector<int64_t> sizes;
+    for (int i = 0; i < shape.rank(); ++i) {
+      (i < axis ? outer : i == axis ? n : inner) *= shape[i];
+      sizes.push_back(i == axis ? 1 : shape[i]);
+    }
+    kept = Shape(sizes);
+    sizes.erase(sizes.begin() + axis);
+    reduced = Shape(sizes);
+  }
+};
+
+}  // namespace
+
+Tensor sum(const Tensor& x, int axis, bool keep_axis) {
+  const Axis a("sum", x.shape(), axis);
+  Tensor y(keep_axis ? a.kept : a.reduced, x.device());
+  DISPATCH(x.device(), sum(y.data(), x.data(), a.outer, a.n, a.inner));
+  return record("sum", {x}, y, [a, shape = x.shape()](const Tensor& dy) -> std::vector<Tensor> {
+    return {broadcast(dy.viewed_as(a.kept), shape)};
+  });
+}
+
+Tensor sum(const Tensor& x) { return sum(reshape(x, Shape{x.size()}), 0); }
+
+Tensor mean(const Tensor& x, int axis, bool keep_axis) {
+  const Tensor y = sum(x, axis, keep_axis);
+  return scale(y, 1 / static_cast<float>(x.shape()[axis]));
+}
+
+Tensor mean(const Tensor& x) { return scale(sum(x), 1 / static_cast<float>(x.size())); }
+
+Tensor max(const Tensor& x, int axis, bool keep_axis) {
+  const Axis a("max", x.shape(), axis);
+  check(a.n > 0, "max: axis ", axis, " of x ", x.shape(), " has no numbers");
+  Tensor y(keep_axis ? a.kept : a.reduced, x.device());
+  Indices index(y.shape(), x.device());
+  DISPATCH(x.device(), max_forward(y.data(), index.data(), x.data(), a.outer, a.n, a.inner));
+  return record("max", {x}, y, [a, index, shape = x.shape()](const Tensor& dy) -> std::vector<Tensor> {
+    Tensor dx(shape, dy.device());
+    DISPATCH(dy.device(), max_backward(dx.data(), dy.data(), index.data(), a.outer, a.n, a.inner));
+    return {dx};
+  });
+}
+
+Tensor max(const Tensor& x) { return max(reshape(x, Shape{x.size()}), 0); }
+
+Tensor sum_to(Tensor x, const Shape& shape) {
+  const int leading = x.shape().rank() - shape.rank();
+  check(leading >= 0, "sum_to: x ", x.shape(), " is no repetition of ", shape);
+  for (int axis = 0; axis < x.shape().rank(); ++axis)
+    if (x.shape()[axis] != 1 && (axis < leading || shape[axis - leading] == 1)) x = sum(x, axis, true);
+  return reshape(x, shape);
+}
+
+Tensor cumulative_sum(const Tensor& x, int axis) {
+  const Axis a("cumulative_sum", x.shape(), axis);
+  Tensor y(x.shape(), x.device());
+  DISPATCH(x.device(), cumulative_sum(y.data(), x.data(), a.outer, a.n, a.inner, false));
+  return record("cumulative_sum", {x}, y, [a](const Tensor& dy) -> std::vector<Tensor> {
+    Tensor dx(dy.shape(), dy.device());
+    DISPATCH(dy.device(), cumulative_sum(dx.data(), dy.data(), a.outer, a.n, a.inner, true));
+    return {dx};
+  });
+}
+
+namespace {
+
+Tensor softmax(const char* op, const Tensor& x, bool log) {
+  check(x.shape().rank() >= 1, op, ": x ", x.shape(), " has no axis");
+  const int64_t n = x.shape()[-1], rows = n ? x.size() / n : 0;
+  Tensor y(x.shape(), x.device());
+  DISPATCH(x.device(), softmax_forward(y.data(), x.data(), rows, n, log));
+  return record(op, {x}, y, [y, rows, n, log](const Tensor& dy) -> std::vector<Tensor> {
+    Tensor dx(dy.shape(), dy.device());
+    DISPATCH(dy.device(), softmax_backward(dx.data(), dy.data(), y.data(), rows, n, log));
+    return {dx};
+  });
+}
+
+}  // namespace
+
+Tensor softmax(const Tensor& x) { return softmax("softmax", x, false); }
+Tensor log_softmax(const Tensor& x) { return softmax("log_softmax", x, true); }
+
+Tensor rms_norm(const Tensor& x, const Tensor& gamma, float eps) {
+  check(x.shape().rank() >= 1 && gamma.shape() == Shape{x.shape()[-1]}, "rms_norm: gamma ", gamma.shape(),
+        " does not match the last axis of x ", x.shape());
+  return x / sqrt(mean(square(x), -1, true) + eps) * gamma;
+}
+
+Tensor l2_normalize(const Tensor& x, float eps) { return x / sqrt(sum(square(x), -1, true) + eps); }
+
+}  // namespace runnel
