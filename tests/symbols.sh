@@ -7,6 +7,7 @@
 set -euo pipefail
 status=0
 for object in "$@"; do
+  [[ $object == *.gch ]] && continue  # of a precompiled header
   shared=$(nm --demangle --defined-only "$object" | grep -E ' [WVu] ' | grep -v ' DW\.ref\.' || true)
   scalar=$(nm --undefined-only "$object" | awk '{print $2}' |
     grep -Ex '(exp|exp2|expm1|log|log2|log10|log1p|pow|sqrt|erf|erfc|tanh|sin|cos|fma|round|lround|rint|nearbyint|floor|ceil|fmin|fmax)f?' || true)

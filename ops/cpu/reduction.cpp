@@ -1,8 +1,6 @@
 // Sums, largest numbers and running sums over the middle axis of [outer,n,inner], and the softmax of rows:
 //   y = e^x / sum e^x,       dx = y (dy - sum y dy)
 //   y = x - log sum e^x,     dx = dy - e^y sum dy
-#include <cmath>
-
 #include "ops/cpu/loops.h"
 #include "ops/cpu/scratch.h"
 #include "ops/kernels/reductions.h"
@@ -40,11 +38,11 @@ void cpu::max_forward(float* y, int32_t* index, const float* x, int64_t outer, i
     float* const largest = y + o * inner;
     int32_t* const at = index + o * inner;
     copy_numbers(largest, x + o * n * inner, inner);
-    std::fill(at, at + inner, 0);
+    for (int64_t i = 0; i < inner; ++i) at[i] = 0;
     for (int64_t j = 1; j < n; ++j)
       for (int64_t i = 0; i < inner; ++i) {
         const float xi = x[(o * n + j) * inner + i];
-        if (!(xi > largest[i]) && !(std::isnan(xi) && !std::isnan(largest[i]))) continue;
+        if (!(xi > largest[i]) && (xi == xi || largest[i] != largest[i])) continue;  // NaN comes first
         largest[i] = xi;
         at[i] = static_cast<int32_t>(j);
       }
@@ -71,7 +69,7 @@ void cpu::cumulative_sum(float* y, const float* x, int64_t outer, int64_t n, int
   });
 }
 
-void cpu::softmax_forward(float* y, const float* x, int64_t rows, int64_t n, bool log) {
+void cpu::softmax_forward(float* y, const float* x, int64_t rows, int64_t n, bool is_log) {
   parallel_rows(rows, 8 * n, [=](int64_t r) {
     const float* const xr = x + r * n;
     float* const yr = y + r * n;
@@ -79,8 +77,8 @@ void cpu::softmax_forward(float* y, const float* x, int64_t rows, int64_t n, boo
     map(
         yr, n, [largest](Lanes v) RUNNEL_INLINE { return exp(v - largest); }, xr);
     const float total = static_cast<float>(row_sum(yr, n));
-    if (log) {
-      const float shift = largest + std::log(total);
+    if (is_log) {
+      const float shift = largest + log(splat(total))[0];
       map(
           yr, n, [shift](Lanes v) RUNNEL_INLINE { return v - shift; }, xr);
     } else {
@@ -90,10 +88,10 @@ void cpu::softmax_forward(float* y, const float* x, int64_t rows, int64_t n, boo
   });
 }
 
-void cpu::softmax_backward(float* dx, const float* dy, const float* y, int64_t rows, int64_t n, bool log) {
+void cpu::softmax_backward(float* dx, const float* dy, const float* y, int64_t rows, int64_t n, bool is_log) {
   parallel_rows(rows, 4 * n, [=](int64_t r) {
     const float *const g = dy + r * n, *const yr = y + r * n;
-    if (log) {
+    if (is_log) {
       const float total = static_cast<float>(row_sum(g, n));
       map(
           dx + r * n, n, [total](Lanes gi, Lanes yi) RUNNEL_INLINE { return gi - exp(yi) * total; }, g, yr);
