@@ -67,7 +67,7 @@ void linear_forward(float* y, const float* x, const float* w, const float* b, Li
 }
 
 void linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, const float* y,
-                     LinearSizes s, Activation activation, Dropout dropout) {
+                     LinearSizes s, Activation activation, Dropout dropout, bool add_dx) {
   const bool relu = activation == Activation::relu, masked = relu || dropout.p > 0;
   const int64_t n = s.layers * s.outputs();
   const Temporary<float> masked_dy(masked ? n : 0);
@@ -79,7 +79,7 @@ void linear_backward(float* dx, float* dw, float* db, const float* dy, const flo
 
   for (int64_t i = 0; dx && i < s.layers; ++i) {
     ProductOptions sum;
-    if (i > 0) sum.added = dx;
+    if (add_dx || i > 0) sum.added = dx;
     product(dx, g + i * s.outputs(), w + i * s.weights(), s.rows, s.in, s.out, false, false, sum);
   }
   for (int64_t i = 0; dw && i < s.layers; ++i)

@@ -26,7 +26,7 @@ Tensor recompute(const std::function<Tensor()>& f) {
   }
   if (!made.contains(y.id())) return y;
   y = detach(y);  // the ops on `once` are gone: to the outer tape this is another tensor
-  const auto backward = [f, inputs](const std::vector<Tensor>& dy) {
+  const auto backward = [f, inputs](const std::vector<Tensor>& dy, const Tensor&) {
     Tape again;
     std::unordered_map<uint64_t, Tensor> gradients;
     again.backward(

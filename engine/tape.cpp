@@ -15,16 +15,29 @@ thread_local Tape* Tape::current_ = nullptr;
 Tape::Tape() : outer_(std::exchange(current_, this)) {}
 Tape::~Tape() { current_ = outer_; }
 
-std::vector<Tensor> record(const char* op, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs,
-                           MultiBackward backward) {
+bool is_recording() { return Tape::current_ != nullptr; }
+
+std::vector<Tensor> Tape::put(Node node, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs) {
   const auto wants_grad = [](const Tensor& x) { return x.wants_grad(); };
-  if (!Tape::current_ || std::none_of(inputs.begin(), inputs.end(), wants_grad)) return outputs;
-  FiniteGuard::check_op(op, inputs, outputs);
-  Tape::Node node{op, {}, {}, std::move(backward)};
+  if (!current_ || std::none_of(inputs.begin(), inputs.end(), wants_grad)) return outputs;
+  FiniteGuard::check_op(node.op, inputs, outputs);
   for (const Tensor& x : inputs) node.inputs.push_back({x.id(), x.wants_grad(), x.shape()});
   for (Tensor& y : outputs) node.outputs.push_back(y.set_wants_grad().id());
-  Tape::current_->nodes_.push_back(std::move(node));
+  current_->nodes_.push_back(std::move(node));
   return outputs;
+}
+
+std::vector<Tensor> record(const char* op, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs,
+                           AddingBackward backward) {
+  return Tape::put({op, {}, {}, std::move(backward), true}, inputs, std::move(outputs));
+}
+
+std::vector<Tensor> record(const char* op, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs,
+                           MultiBackward backward) {
+  const auto rule = [backward = std::move(backward)](const std::vector<Tensor>& dy, const Tensor&) {
+    return backward(dy);
+  };
+  return Tape::put({op, {}, {}, rule}, inputs, std::move(outputs));
 }
 
 Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, Backward backward) {
@@ -34,7 +47,7 @@ Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, 
 }
 
 void refuse_gradient(const char* op, const char* argument, const Tensor& x) {
-  check(!Tape::current_ || !x.wants_grad(), op, " has no gradient for ", argument, ' ', x.shape(),
+  check(!is_recording() || !x.wants_grad(), op, " has no gradient for ", argument, ' ', x.shape(),
         ", which wants one; if it is a constant here, pass detach(", argument, ")");
 }
 
@@ -94,7 +107,13 @@ void Tape::backward(const Tensor& y, const Sink& sink, Tensor dy) {
       gradients.push_back(gradient ? std::move(gradient.mapped()) : Tensor());
       reached = reached || gradients.back();
     }
-    std::vector<Tensor> dx = reached ? node.backward(gradients) : std::vector<Tensor>(node.inputs.size());
+    Tensor so_far;
+    if (reached && node.adds) {
+      const auto sum = sums.find(node.inputs[0].id);
+      if (sum != sums.end() && !sum->second.is_shared()) so_far = std::move(sums.extract(sum).mapped());
+    }
+    std::vector<Tensor> dx =
+        reached ? node.backward(gradients, std::move(so_far)) : std::vector<Tensor>(node.inputs.size());
     check(dx.size() == node.inputs.size(), node.op, ": its gradient rule returns ", dx.size(), " tensors for ",
           node.inputs.size(), " inputs");
     for (size_t i = 0; i < dx.size(); ++i) {

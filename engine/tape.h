@@ -23,16 +23,23 @@ using Backward = std::function<std::vector<Tensor>(const Tensor& dy)>;
 // At least one is not empty.
 using MultiBackward = std::function<std::vector<Tensor>(const std::vector<Tensor>& dy)>;
 
+// The rule of an op that adds to the gradient of its first input itself, as a matrix product can: so_far is what other
+// rules have returned as that gradient, in storage that no other tensor has, or empty. The rule returns the sum.
+using AddingBackward = std::function<std::vector<Tensor>(const std::vector<Tensor>& dy, Tensor so_far)>;
+
 // How every op ends: returns its output. If this thread has a tape and some input wants a gradient, the rule is put on
 // the tape and the output wants a gradient too.
 Tensor record(const char* op, const std::vector<Tensor>& inputs, Tensor output, Backward backward);
 // The same for an op with several outputs.
 std::vector<Tensor> record(const char* op, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs,
                            MultiBackward backward);
+std::vector<Tensor> record(const char* op, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs,
+                           AddingBackward backward);
 
 // For what has no gradient for an argument x: throws Error if a tape records and x wants one, so that none is missing
 // without a word.
 void refuse_gradient(const char* op, const char* argument, const Tensor& x);
+bool is_recording();  // whether this thread has a tape that records
 
 struct Gradients {
   std::unordered_map<uint64_t, Tensor> by_id;  // dL/dleaf by the leaf's id()
@@ -58,7 +65,8 @@ class Tape {
  private:
   friend Tensor record(const char*, const std::vector<Tensor>&, Tensor, Backward);
   friend std::vector<Tensor> record(const char*, const std::vector<Tensor>&, std::vector<Tensor>, MultiBackward);
-  friend void refuse_gradient(const char*, const char*, const Tensor&);
+  friend std::vector<Tensor> record(const char*, const std::vector<Tensor>&, std::vector<Tensor>, AddingBackward);
+  friend bool is_recording();
   friend Tensor recompute(const std::function<Tensor()>&);
   struct Node {
     const char* op;
@@ -69,8 +77,10 @@ class Tape {
     };
     std::vector<Input> inputs;
     std::vector<uint64_t> outputs;
-    MultiBackward backward;
+    AddingBackward backward;
+    bool adds = false;  // the rule is given so_far
   };
+  static std::vector<Tensor> put(Node node, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs);
 
   std::vector<Node> nodes_;
   Tape* outer_;  // records again when this one is gone

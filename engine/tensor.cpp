@@ -57,9 +57,9 @@ Shape Shape::without_first() const {
 }
 
 Shape Shape::stacked(int64_t size) const {
-  std::vector<int64_t> sizes(sizes_.begin(), sizes_.begin() + rank_);
-  sizes.insert(sizes.begin(), size);
-  return Shape(sizes);
+  std::vector<int64_t> all = sizes();
+  all.insert(all.begin(), size);
+  return Shape(all);
 }
 
 std::ostream& operator<<(std::ostream& out, const Shape& shape) {
@@ -155,6 +155,8 @@ Tensor::Identity::Identity() {
 
 Tensor& Tensor::set_wants_grad(bool wants) {
   check(identity_ != nullptr, "set_wants_grad: the tensor is empty");
+  check(wants || !identity_->wants_grad || !is_recording(), "set_wants_grad(false): a tape may have recorded that ",
+        shape_, " wants a gradient; where it is a constant, pass detach(x)");
   identity_->wants_grad = wants;
   return *this;
 }

@@ -23,6 +23,7 @@ class Shape {
   explicit Shape(const std::vector<int64_t>& sizes);  // throws if a size is negative or the product overflows
 
   int rank() const { return rank_; }
+  std::vector<int64_t> sizes() const { return {sizes_.begin(), sizes_.begin() + rank_}; }
   int64_t operator[](int axis) const {
     return sizes_[index_of(axis)];
   }                      // -1: the last. Throws if there is no such axis
@@ -109,8 +110,9 @@ class Tensor : public Array<float> {
   // Copies of a handle share its identity, and with it the wish for a gradient.
   uint64_t id() const { return identity_ ? identity_->id : 0; }
   bool wants_grad() const { return identity_ && identity_->wants_grad; }
-  Tensor& set_wants_grad(bool wants = true);  // throws Error if this tensor is empty
-  float item() const;                         // the value of a tensor with one element; throws otherwise
+  // Throws Error if this tensor is empty, or if the wish is withdrawn while a tape records.
+  Tensor& set_wants_grad(bool wants = true);
+  float item() const;  // the value of a tensor with one element; throws otherwise
 
  private:
   friend Tensor detach(const Tensor& x);

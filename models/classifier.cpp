@@ -67,17 +67,13 @@ SequenceClassifier::SequenceClassifier(const ClassifierConfig& c, Key init, Devi
   predictor = random_linear(c.classes, head, init.fold(1), device);
 }
 
-namespace {
-
-// Of pairs of rows a, b one after the other: (a, b, a b, a - b), element by element. [2B,D] -> [B,4D]
 Tensor pair_features(const Tensor& x) {
+  check(x.shape().rank() == 2 && x.shape()[0] % 2 == 0, "pair_features: x ", x.shape(), " is not [2B,D]");
   const int64_t pairs = x.shape()[0] / 2, d = x.shape()[1];
   const Tensor both = reshape(x, Shape{pairs, 2 * d});
   const Tensor a = slice(both, 1, 0, d), b = slice(both, 1, d, d);
   return concat({both, a * b, a - b}, 1);
 }
-
-}  // namespace
 
 Tensor SequenceClassifier::operator()(const Input& in, std::optional<Key> key) const {
   check(in.tokens.shape().rank() == 2 && in.positions.shape() == in.tokens.shape(), "classifier: tokens ",

@@ -49,4 +49,7 @@ struct SequenceClassifier {
   Parameters parameters() const;
 };
 
+// Of pairs of rows a, b one after the other: (a, b, a b, a - b), element by element. What a model of pairs ends in.
+Tensor pair_features(const Tensor& x);  // [2B,D] -> [B,4D]
+
 }  // namespace runnel

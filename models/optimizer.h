@@ -22,6 +22,9 @@ struct AdamOptions {
   double global_clip = 0;   // all gradients together are scaled down to this norm; 0: never
 };
 
+// What the paper's authors train with, with the decay of the presets that use Muon.
+inline constexpr AdamOptions authors_options{.rectify = true, .weight_decay = 0.01, .muon_decay = 0.3, .clip = 1};
+
 // The squared norm of each parameter's gradient, then of all together: [parameters + 1]. Parameters that the loss does
 // not depend on are an error.
 Tensor squared_norms(const Parameters& parameters, const Gradients& gradients);

@@ -13,21 +13,10 @@
 namespace runnel {
 namespace {
 
-std::vector<int64_t> sizes_of(const Shape& shape) {
-  std::vector<int64_t> sizes;
-  for (int axis = 0; axis < shape.rank(); ++axis) sizes.push_back(shape[axis]);
-  return sizes;
-}
-
 Shape with_size(const Shape& shape, int axis, int64_t size) {
-  std::vector<int64_t> sizes = sizes_of(shape);
+  std::vector<int64_t> sizes = shape.sizes();
   sizes[static_cast<size_t>(axis)] = size;
   return Shape(sizes);
-}
-
-int checked_axis(const char* op, const Shape& shape, int axis) {
-  check(axis < shape.rank() && axis >= -shape.rank(), op, ": x ", shape, " has no axis ", axis);
-  return axis < 0 ? axis + shape.rank() : axis;
 }
 
 // A part of `whole`: `count` indices of an axis, from `first` on.
@@ -136,11 +125,7 @@ Tensor stack(const std::vector<Tensor>& x) {
 }
 
 Tensor broadcast(const Tensor& x, const Shape& shape) {
-  const int leading = shape.rank() - x.shape().rank();
-  bool fits = leading >= 0;
-  for (int axis = 0; fits && axis < x.shape().rank(); ++axis)
-    fits = x.shape()[axis] == 1 || x.shape()[axis] == shape[axis + leading];
-  check(fits, "broadcast: x ", x.shape(), " cannot be repeated to ", shape);
+  check(repeats_to(x.shape(), shape), "broadcast: x ", x.shape(), " cannot be repeated to ", shape);
   Tensor y(shape, x.device());
   DISPATCH(x.device(),
            strided_copy(y.data(), x.data(),

@@ -38,26 +38,26 @@ std::vector<Tensor> linear(const Tensor& x, const std::vector<Tensor>& w, const 
   inputs.insert(inputs.end(), w.begin(), w.end());
   inputs.insert(inputs.end(), b.begin(), b.end());
   const Tensor kept = activation == Activation::relu ? y : Tensor();
-  return record("linear", inputs, y.parts(),
-                [x, weights, kept, wants_w = any_wants_grad(w), wants_b = any_wants_grad(b), s, activation,
-                 dropout](std::vector<Tensor> dy) -> std::vector<Tensor> {
-                  for (Tensor& g : dy)
-                    if (!g) g = Tensor::full(x.shape().with_last(s.out), 0, x.device());
-                  const Tensor g = stacked(dy);
-                  Tensor dx, dw, db;
-                  if (x.wants_grad()) dx = Tensor(x.shape(), x.device());
-                  if (wants_w) dw = Tensor(weights.shape(), x.device());
-                  if (wants_b) db = Tensor(Shape{s.layers, s.out}, x.device());
-                  DISPATCH(x.device(), linear_backward(dx.data(), dw.data(), db.data(), g.data(), x.data(),
-                                                       weights.data(), kept.data(), s, activation, dropout));
-                  std::vector<Tensor> gradients{dx};
-                  for (const Tensor& stack : {dw, db}) {
-                    const std::vector<Tensor> parts =
-                        stack ? stack.parts() : std::vector<Tensor>(static_cast<size_t>(s.layers));
-                    gradients.insert(gradients.end(), parts.begin(), parts.end());
-                  }
-                  return gradients;
-                });
+  return record(
+      "linear", inputs, y.parts(),
+      [x, weights, kept, wants_w = any_wants_grad(w), wants_b = any_wants_grad(b), s, activation, dropout](
+          std::vector<Tensor> dy, const Tensor& so_far) -> std::vector<Tensor> {
+        for (Tensor& g : dy)
+          if (!g) g = Tensor::full(x.shape().with_last(s.out), 0, x.device());
+        const Tensor g = stacked(dy);
+        Tensor dx = so_far, dw, db;
+        if (x.wants_grad() && !dx) dx = Tensor(x.shape(), x.device());
+        if (wants_w) dw = Tensor(weights.shape(), x.device());
+        if (wants_b) db = Tensor(Shape{s.layers, s.out}, x.device());
+        DISPATCH(x.device(), linear_backward(dx.data(), dw.data(), db.data(), g.data(), x.data(), weights.data(),
+                                             kept.data(), s, activation, dropout, bool(so_far)));
+        std::vector<Tensor> gradients{dx};
+        for (const Tensor& stack : {dw, db}) {
+          const std::vector<Tensor> parts = stack ? stack.parts() : std::vector<Tensor>(static_cast<size_t>(s.layers));
+          gradients.insert(gradients.end(), parts.begin(), parts.end());
+        }
+        return gradients;
+      });
 }
 
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b, Activation activation, Dropout dropout) {

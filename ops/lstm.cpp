@@ -70,8 +70,9 @@ LstmResult lstm(const std::vector<Tensor>& gates, const std::vector<Tensor>& w, 
       Tensor dw(w[i].shape(), device);
       DISPATCH(device,
                lstm_previous(previous.data(), y.data(), initial.h.data(), lengths.data(), static_cast<int64_t>(i), s));
-      DISPATCH(device, linear_backward(nullptr, dw.data(), nullptr, gradients[i].data(), previous.data(), nullptr,
-                                       nullptr, {1, s.batch * s.frames, 4 * s.width, s.width}, Activation::none, {}));
+      DISPATCH(device,
+               linear_backward(nullptr, dw.data(), nullptr, gradients[i].data(), previous.data(), nullptr, nullptr,
+                               {1, s.batch * s.frames, 4 * s.width, s.width}, Activation::none, {}, false));
       gradients.push_back(dw);
     }
     gradients.push_back(dh0);

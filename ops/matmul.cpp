@@ -15,8 +15,7 @@ namespace {
 Shape matrices(const Shape& shape) { return shape.without_last().without_last(); }
 
 Shape transposed(const Shape& shape) {
-  std::vector<int64_t> sizes;
-  for (int axis = 0; axis < shape.rank(); ++axis) sizes.push_back(shape[axis]);
+  std::vector<int64_t> sizes = shape.sizes();
   std::swap(sizes.end()[-1], sizes.end()[-2]);
   return Shape(sizes);
 }

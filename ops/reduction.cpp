@@ -8,6 +8,7 @@
 #include "ops/kernels/reductions.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
+#include "ops/strides.h"
 
 namespace runnel {
 namespace {
@@ -17,13 +18,10 @@ struct Axis {  // x as [outer,n,inner]
   Shape reduced, kept;  // without the axis, and with size 1 in its place
 
   Axis(const char* op, const Shape& shape, int axis) {
-    check(axis < shape.rank() && axis >= -shape.rank(), op, ": x ", shape, " has no axis ", axis);
-    if (axis < 0) axis += shape.rank();
-    std::vector<int64_t> sizes;
-    for (int i = 0; i < shape.rank(); ++i) {
-      (i < axis ? outer : i == axis ? n : inner) *= shape[i];
-      sizes.push_back(i == axis ? 1 : shape[i]);
-    }
+    axis = checked_axis(op, shape, axis);
+    for (int i = 0; i < shape.rank(); ++i) (i < axis ? outer : i == axis ? n : inner) *= shape[i];
+    std::vector<int64_t> sizes = shape.sizes();
+    sizes[static_cast<size_t>(axis)] = 1;
     kept = Shape(sizes);
     sizes.erase(sizes.begin() + axis);
     reduced = Shape(sizes);
@@ -66,8 +64,8 @@ Tensor max(const Tensor& x, int axis, bool keep_axis) {
 Tensor max(const Tensor& x) { return max(reshape(x, Shape{x.size()}), 0); }
 
 Tensor sum_to(Tensor x, const Shape& shape) {
+  check(repeats_to(shape, x.shape()), "sum_to: x ", x.shape(), " is not ", shape, " repeated");
   const int leading = x.shape().rank() - shape.rank();
-  check(leading >= 0, "sum_to: x ", x.shape(), " is no repetition of ", shape);
   for (int axis = 0; axis < x.shape().rank(); ++axis)
     if (x.shape()[axis] != 1 && (axis < leading || shape[axis - leading] == 1)) x = sum(x, axis, true);
   return reshape(x, shape);

@@ -18,8 +18,7 @@ Tensor gather(const Tensor& x, const Indices& rows) {
   if (device == Device::cpu)
     for (const int32_t row : rows.to_vector())
       check(row >= 0 && row < all, "gather: there is no row ", row, " in x ", shape);
-  std::vector<int64_t> sizes;
-  for (int axis = 0; axis < rows.shape().rank(); ++axis) sizes.push_back(rows.shape()[axis]);
+  std::vector<int64_t> sizes = rows.shape().sizes();
   for (int axis = 1; axis < shape.rank(); ++axis) sizes.push_back(shape[axis]);
   Tensor y(Shape(sizes), device);
   DISPATCH(device, embedding_forward(y.data(), rows.data(), x.data(), nullptr, nullptr, 1, count, n, 0, {}));

@@ -1,8 +1,9 @@
-// For rules: how a loop over the elements of a shape walks through tensors of other layouts.
+// For rules: axes, broadcasting, and how a loop over the elements of a shape walks through tensors of other layouts.
 #pragma once
 #include <array>
 #include <vector>
 
+#include "engine/check.h"
 #include "engine/tensor.h"
 #include "ops/kernels/strided_loop.h"
 
@@ -18,6 +19,20 @@ inline Strides strides_of(const Shape& shape, int rank) {
   for (int axis = shape.rank() - 1, at = rank - 1; axis >= 0; step *= shape[axis--], --at)
     strides[static_cast<size_t>(at)] = shape[axis] == 1 ? 0 : step;
   return strides;
+}
+
+// The axis counted from the first; -1 is the last. Throws Error if x of this shape has no such axis.
+inline int checked_axis(const char* op, const Shape& shape, int axis) {
+  check(axis < shape.rank() && axis >= -shape.rank(), op, ": x ", shape, " has no axis ", axis);
+  return axis < 0 ? axis + shape.rank() : axis;
+}
+
+// Whether broadcasting makes `shape` of `from`.
+inline bool repeats_to(const Shape& from, const Shape& shape) {
+  const int leading = shape.rank() - from.rank();
+  bool fits = leading >= 0;
+  for (int axis = 0; fits && axis < from.rank(); ++axis) fits = from[axis] == 1 || from[axis] == shape[axis + leading];
+  return fits;
 }
 
 // A loop over `shape`, with as few axes as possible: neighbours become one where both operands go on evenly.

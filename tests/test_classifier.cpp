@@ -155,3 +155,21 @@ TEST_CASE("classifier: impossible shapes and configurations are refused") {
   config.classes = 1;
   check_fails([&] { SequenceClassifier(config, Key{1}); }, "classes at least 2");
 }
+
+TEST_CASE("pair_features: both vectors, their product and their difference, and the gradient") {
+  for (const Device device : devices()) {
+    constexpr int64_t pairs = 3, d = 19;
+    const Tensor x = random_tensor(Shape{2 * pairs, d}, 1, -1, 1, device);
+    const std::vector<double> all = doubles(x);
+    std::vector<double> expected;
+    for (int64_t i = 0; i < pairs; ++i)
+      for (int64_t feature = 0; feature < 4; ++feature)
+        for (int64_t j = 0; j < d; ++j) {
+          const double a = all[static_cast<size_t>(2 * i * d + j)], b = all[static_cast<size_t>((2 * i + 1) * d + j)];
+          expected.push_back(feature == 0 ? a : feature == 1 ? b : feature == 2 ? a * b : a - b);
+        }
+    check_close(pair_features(x), expected, reduction);
+    check_gradients([](const std::vector<Tensor>& in) { return pair_features(in[0]); }, {x});
+  }
+  check_fails([] { pair_features(Tensor(Shape{3, 2})); }, "pair_features: x [3,2] is not [2B,D]");
+}

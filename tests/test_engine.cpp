@@ -355,6 +355,33 @@ TEST_CASE("tape: gradients of one tensor are added in place, unless another tens
   }
 }
 
+TEST_CASE("record: a rule adds in place to what others returned, unless another tensor shares it") {
+  const Tensor x = leaf(Shape{2}, {1, 2});
+  const float* added_to = nullptr;
+  const auto twice = [&] {  // 2 x
+    return record("twice", {x}, std::vector{scale(detach(x), 2)},
+                  [&added_to, x](const std::vector<Tensor>& dy, Tensor so_far) -> std::vector<Tensor> {
+                    added_to = so_far.data();
+                    Tensor dx = so_far ? so_far : Tensor::full(x.shape(), 0);
+                    for (int64_t i = 0; i < dx.size(); ++i) dx.data()[i] += 2 * dy[0].data()[i];
+                    return {dx};
+                  })[0];
+  };
+  {
+    Tape tape;
+    const Tensor first = twice(), second = scale(x, 3);  // whose rule comes first
+    const Gradients gradients = tape.backward(sum(add(first, second)));
+    CHECK(gradients.of(x).to_vector() == std::vector<float>{5, 5});
+    CHECK(gradients.of(x).data() == added_to);
+  }
+  {
+    Tape tape;
+    const Tensor first = twice();
+    CHECK(tape.backward(sum(add(first, x))).of(x).to_vector() == std::vector<float>{3, 3});  // dL/dx is dL/dfirst
+    CHECK(added_to == nullptr);
+  }
+}
+
 TEST_CASE("Tensor: printed as its shape and nested lists, long axes cut in the middle") {
   const auto printed = [](const Tensor& x) {
     std::ostringstream out;
@@ -399,6 +426,11 @@ TEST_CASE("Tensor: copies of a handle share the wish for a gradient") {
   Tape tape;
   CHECK(tape.backward(sum(add(w, scale(other, 3)))).of(w).to_vector() == std::vector<float>{4, 4});
   check_fails([] { Tensor().set_wants_grad(); }, "set_wants_grad: the tensor is empty");
+  Tape second;
+  const Tensor y = multiply(w, w);
+  check_fails([&] { w.set_wants_grad(false); },
+              "set_wants_grad(false): a tape may have recorded that [2] wants a gradient");
+  CHECK(second.backward(sum(y)).of(w).to_vector() == std::vector<float>{6, -2});
 }
 
 TEST_CASE(
@@ -661,7 +693,7 @@ TEST_CASE("recompute: without a tape, or where there is nothing to differentiate
 TEST_CASE("recompute: exceptions leave recording as it was") {
   const Tensor x = leaf(Shape{1}, {2});
   Tape tape;
-  check_fails([&] { recompute([&] { return add(scale(x, 2), reshape(x, Shape{2})); }); }, "reshape: x [1]");
+  check_fails([&] { recompute([&] { return add(broadcast(x, Shape{3}), Tensor(Shape{2})); }); }, "add: b [2]");
   int calls = 0;
   const Tensor y = recompute([&calls, x] {
     check(++calls == 1, "not again");

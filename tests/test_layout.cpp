@@ -116,6 +116,10 @@ TEST_CASE("concat, stack: tensors behind each other along any axis, and their gr
       check_gradients([&](const std::vector<Tensor>& in) { return concat(in, axis); }, x);
       check_gradients([&](const std::vector<Tensor>& in) { return concat({in[0], in[0]}, axis); }, {x[0]});
     }
+    const Tensor narrow = random_tensor(Shape{2, 5, 3, 4}, 1, -1, 1, device);
+    const Tensor wide = random_tensor(Shape{2, 5, 3, 7}, 2, -1, 1, device), both = concat({narrow, wide}, -1);
+    CHECK(slice(both, 3, 0, 4).to_vector() == narrow.to_vector());
+    CHECK(slice(both, 3, 4, 7).to_vector() == wide.to_vector());
     const Tensor a = random_tensor(Shape{2, 3}, 1, -1, 1, device), b = random_tensor(Shape{2, 3}, 2, -1, 1, device);
     CHECK(stack({a, b}).shape() == Shape{2, 2, 3});
     CHECK(reshape(slice(stack({a, b}), 0, 1, 1), Shape{2, 3}).to_vector() == b.to_vector());
@@ -127,6 +131,8 @@ TEST_CASE("concat, stack: tensors behind each other along any axis, and their gr
       },
       "concat: [3,3] does not match [2,3] in every axis but 1");
   check_fails([] { concat({Tensor(Shape{2, 3}), Tensor(Shape{2})}, 0); }, "concat: [2] does not match [2,3]");
+  check_fails([] { concat({Tensor(Shape{4}), Tensor(Shape{})}, 0); }, "concat: [] does not match [4]");
+  check_fails([] { concat({Tensor(Shape{})}, -1); }, "concat: x [] has no axis -1");
   check_fails([] { concat({}, 0); }, "concat: there is no tensor");
 }
 
@@ -143,6 +149,7 @@ TEST_CASE("broadcast, sum_to: repeated along axes, and summed over them") {
     check_gradients([](const std::vector<Tensor>& in) { return broadcast(in[0], Shape{2, 3, 4, 2}); }, {x});
     check_gradients([](const std::vector<Tensor>& in) { return sum_to(in[0], Shape{3, 1, 2}); }, {y});
   }
+  check_fails([] { sum_to(Tensor(Shape{2, 3}), Shape{2}); }, "sum_to: x [2,3] is not [2] repeated");
   check_fails([] { broadcast(Tensor(Shape{3}), Shape{2}); }, "broadcast: x [3] cannot be repeated to [2]");
   check_fails([] { broadcast(Tensor(Shape{1, 3}), Shape{3}); }, "broadcast: x [1,3] cannot be repeated to [3]");
 }

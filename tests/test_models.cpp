@@ -413,6 +413,63 @@ TEST_CASE("encoder: pre-norm layers normalise what enters attention and the feed
   }
 }
 
+namespace {
+
+struct Sizes {
+  Shape a, b;
+};
+const std::vector<Sizes> shared_sizes = {{{2, 5, 3, 4}, {5, 3, 7}},
+                                         {{3, 4, 2, 3}, {6, 2, 1}},
+                                         {{2, 3, 2, 0}, {5, 2, 3}},
+                                         {{0, 3, 2}, {3, 5}},
+                                         {{40, 33, 8}, {35, 20}}};
+
+}  // namespace
+
+TEST_CASE("concat_shared puts columns side by side, of a batch and of what it shares; gradients go back, summed") {
+  for (const Device device : devices())
+    for (const Sizes& s : shared_sizes) {
+      CAPTURE(s.a);
+      CAPTURE(s.b);
+      CAPTURE(name(device));
+      const Tensor a = random_tensor(s.a, 1, -1, 1, device).set_wants_grad();
+      const Tensor b = random_tensor(s.b, 2, -1, 1, device).set_wants_grad();
+      Tape tape;
+      const Tensor y = concat_shared(a, b);
+      const int64_t m = s.a[-1], n = s.b[-1], rows = s.a.without_last().size();
+      REQUIRE_EQ(y.shape(), s.a.with_last(m + n));
+      const Tensor dy = random_tensor(Shape{y.size(), 1}, 3, -1, 1, device);
+      const Gradients gradients = tape.backward(matmul(reshape(y, Shape{1, y.size()}), dy));
+      const auto as = doubles(a), bs = doubles(b), dys = doubles(dy);
+      std::vector<double> expected(dys.size()), da(as.size()), db(bs.size(), 0);
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < m + n; ++c) {
+          const auto at = static_cast<size_t>(r * (m + n) + c), in_a = static_cast<size_t>(r * m + c),
+                     in_b = static_cast<size_t>((r % s.a.without_first().without_last().size()) * n + c - m);
+          expected[at] = c < m ? as[in_a] : bs[in_b];
+          if (c < m)
+            da[in_a] = dys[at];
+          else
+            db[in_b] += dys[at];
+        }
+      check_close(y, expected, exact);
+      check_close(gradients.of(a), da, exact);
+      check_close(gradients.of(b), db, rounding);
+    }
+}
+
+TEST_CASE("concat_shared: gradients by four-point differences") {
+  for (const Device device : devices())
+    check_gradients([](const auto& in) { return concat_shared(in[0], in[1]); },
+                    {random_tensor(Shape{2, 3, 4}, 1, -1, 1, device), random_tensor(Shape{5, 2}, 2, -1, 1, device)});
+}
+
+TEST_CASE("concat_shared names what does not match") {
+  const Tensor a(Shape{2, 5, 4});
+  check_fails([&] { concat_shared(a, Tensor(Shape{4, 3})); }, "slice: axis 0 of x [4,3] has no 5 indices from 0 on");
+  check_fails([&] { concat_shared(a, Tensor(Shape{5, 2, 3})); }, "concat: [2,5,2,3] does not match [2,5,4]");
+}
+
 TEST_CASE("random_linear: weights and biases are uniform numbers of two keys") {
   const Linear layer = random_linear(3, 4, Key{5}, Device::cpu);
   for (uint64_t i = 0; i < 12; ++i) CHECK(layer.weight.to_vector()[i] == Key{5}.fold(0).uniform(i) - 0.5f);

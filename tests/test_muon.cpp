@@ -241,7 +241,7 @@ TEST_CASE("the number of threads changes nothing in muon_step, nor does another 
 TEST_CASE("Optimizer: Muon takes the matrices of values and feed-forward layers, RAdam what is left") {
   const AutoregressiveTransformer model(small, Key{1});
   const Parameters parameters = model.parameters();
-  std::vector<std::string> expected, moments = names(Optimizer(parameters, {}, true).state());
+  std::vector<std::string> expected, moments = names(Optimizer(parameters, authors_options, true).state());
   for (const std::string& name : names(parameters)) {
     expected.push_back("optimizer.m." + name);
     const bool matrix = name.ends_with("weight") && (name.find(".value_projection.") != std::string::npos ||
@@ -253,14 +253,14 @@ TEST_CASE("Optimizer: Muon takes the matrices of values and feed-forward layers,
   std::sort(moments.begin(), moments.end());
   CHECK(moments == expected);
   CHECK(moments.size() == 2 * parameters.size() - 2 * 4);  // two layers
-  CHECK(names(Optimizer(parameters, {}).state()) == names(Adam(parameters, {}).state()));
+  CHECK(names(Optimizer(parameters, authors_options).state()) == names(Adam(parameters, authors_options).state()));
   check_fails([] { Muon({{"bias", Tensor(Shape{3})}}, 1, 0); }, "Muon: bias [3] is not a matrix");
 }
 
 TEST_CASE("Optimizer: each parameter moves as its own rule says, and Muon's with its own weight decay, or none") {
   for (const Device device : devices())
     for (const double decay : {0.3, 0.0}) {
-      const AdamOptions options{.lr = 0.1, .weight_decay = 0.02, .muon_decay = decay, .clip = 0.01};
+      const AdamOptions options{.lr = 0.1, .rectify = true, .weight_decay = 0.02, .muon_decay = decay, .clip = 0.01};
       const auto both = AutoregressiveTransformer(small, Key{1}, device).parameters();
       const auto radam = AutoregressiveTransformer(small, Key{1}, device).parameters();
       Optimizer optimizer(both, options, true);
@@ -298,7 +298,8 @@ TEST_CASE("Optimizer goes on from its saved state to the same bytes, also with a
   for (const Device device : devices()) {
     const auto straight = AutoregressiveTransformer(small, Key{1}, device).parameters();
     const auto resumed = AutoregressiveTransformer(small, Key{1}, device).parameters();
-    Optimizer one(straight, {}, true), first(resumed, {}, true), second(resumed, {}, true);
+    Optimizer one(straight, authors_options, true), first(resumed, authors_options, true),
+        second(resumed, authors_options, true);
     for (uint64_t t = 1; t <= 7; ++t) step(one, straight, 50 * t);
     for (uint64_t t = 1; t <= 7; ++t) step(first, resumed, 50 * t);
     auto from = first.state(), to = second.state();

@@ -134,7 +134,7 @@ TEST_CASE("RAdam clips each of many tensors by its own norm") {  // CUDA's kerne
   std::vector<int64_t> sizes(70);
   std::iota(sizes.begin(), sizes.end(), 1);
   for (Device device : devices()) {
-    const AdamOptions options{.lr = 0.01, .clip = 1};
+    const AdamOptions options{.lr = 0.01, .rectify = true, .weight_decay = 0.01, .clip = 1};
     const auto parameters = make_parameters(sizes, device);
     Adam optimizer(parameters, options);
     std::vector<Reference> references;
@@ -153,7 +153,7 @@ TEST_CASE("RAdam goes on from its saved state to the same bytes, also with anoth
   const std::vector<int64_t> sizes{3, 65};
   for (Device device : devices()) {
     const auto straight = make_parameters(sizes, device), resumed = make_parameters(sizes, device);
-    Adam one(straight, {}), first(resumed, {}), second(resumed, {});
+    Adam one(straight, authors_options), first(resumed, authors_options), second(resumed, authors_options);
     for (uint64_t t = 1; t <= 8; ++t) {
       if (t == 8) one.set_lr(1e-4);
       step(one, straight, sizes, t, 1);
@@ -184,7 +184,7 @@ TEST_CASE("the norms tell of a gradient that is not finite, and then an update c
       const Tensor loss = loss_with(parameters, planted);
       const Gradients gradients = tape.backward(loss);
       const std::vector<float> squares = squared_norms(parameters, gradients).to_vector();
-      Adam optimizer(parameters, {.weight_decay = 0.1});
+      Adam optimizer(parameters, {.rectify = true, .weight_decay = 0.1, .clip = 1});
       optimizer.step(gradients);
       for (const NamedTensor& moment : optimizer.state())
         CHECK(moment.tensor.to_vector() == std::vector<float>(static_cast<size_t>(moment.tensor.size())));
@@ -224,7 +224,7 @@ TEST_CASE("Adam, SGD: the first two updates by hand, with defaults that neither 
 
 TEST_CASE("RAdam: a parameter that the loss does not depend on is an error and changes nothing") {
   auto parameters = make_parameters({3, 5}, Device::cpu);
-  Adam optimizer(parameters, {});
+  Adam optimizer(parameters, authors_options);
   const auto before = parameters[0].tensor.to_vector();
   Tape tape;
   const Tensor loss = loss_with({parameters[0]}, {{1, 2, 3}});

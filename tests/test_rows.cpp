@@ -41,3 +41,9 @@ TEST_CASE("gather, put_row, advance, assign: rows by an index that lies on the d
   check_fails([&] { assign(two, table); }, "assign: [2,3] does not match [1]");
   check_fails([&] { advance(table); }, "advance: position [2,3] is not one number");
 }
+
+TEST_CASE("shifted adds a number to each index") {
+  for (const Device device : devices())
+    CHECK(shifted(Indices(Shape{3}, {0, 5, 1 << 20}, device), 64).to_vector() ==
+          std::vector<int32_t>{64, 69, (1 << 20) + 64});
+}

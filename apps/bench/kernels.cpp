@@ -119,7 +119,7 @@ std::vector<Kernel> kernels(Device device) {
   CASE(R * D + F * D + R * F, 2 * R * D * F, linear_forward, y_wide.data(), a.data(), w.data(), bias.data(),
        LinearSizes{1, rows, f, d}, Activation::relu, none);
   CASE(2 * (R * D + F * D + R * F), 4 * R * D * F, linear_backward, x0.data(), weight_gradient.data(), small1.data(),
-       wide.data(), a.data(), w.data(), wide.data(), LinearSizes{1, rows, f, d}, Activation::relu, none);
+       wide.data(), a.data(), w.data(), wide.data(), LinearSizes{1, rows, f, d}, Activation::relu, none, false);
   CASE(3 * N, 8 * N, layer_norm_forward, x0.data(), mean.data(), rstd.data(), a.data(), b.data(), bias.data(),
        bias.data(), rows, d, 1e-5f, none);
   CASE(4 * N, 12 * N, layer_norm_backward, x0.data(), nullptr, small0.data(), small1.data(), g.data(), a.data(),

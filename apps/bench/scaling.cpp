@@ -83,7 +83,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 Measured measure(const ScalingOptions& o, const Workload& w) {
   Communicator& all = processes();
   const AutoregressiveTransformer model(w.config, Key{1}, o.where());
-  Optimizer optimizer(model.parameters(), {});
+  Optimizer optimizer(model.parameters(), authors_options);
   const bool mixture = w.config.outputs == 30;
   Updater updater(
       optimizer, o.where(), Key{2},

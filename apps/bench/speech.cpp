@@ -130,7 +130,7 @@ int time_updates(const SpeechBenchOptions& o, const std::vector<std::string>& sy
       s.batch = batch;
       s.length = o.frames;
       const std::unique_ptr<Task> task = speech_training(s, data);
-      Optimizer optimizer(task->parameters(), {});
+      Optimizer optimizer(task->parameters(), authors_options);
       Updater updater(optimizer, device, Key{2}, [&](const Slice& slice, Key key) { return task->loss(slice, key); });
       int64_t step = 0;
       const double seconds = median_seconds(o, [&] { updater.update(step++, {task->slice(0, batch)}); });

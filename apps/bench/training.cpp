@@ -38,7 +38,7 @@ int bench_training(TrainingOptions& o) {
   const auto measure = [&](const char* name, AutoregressiveConfig config, const auto& slice_of, const auto& loss) {
     config.encoder.attention = o.attention;
     AutoregressiveTransformer model(config, Key{1}, o.where());
-    Optimizer optimizer(model.parameters(), {});
+    Optimizer optimizer(model.parameters(), authors_options);
     Updater updater(optimizer, o.where(), Key{2},
                     [&](const Slice& slice, Key key) { return loss(slice, model(slice.indices[0], key)); });
     int64_t step = 0;

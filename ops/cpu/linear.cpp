@@ -69,6 +69,7 @@ struct LinearInputs {
   LinearSizes sizes;
   Activation activation;
   Dropout dropout;
+  bool add_dx;
 };
 
 // g of `count` rows, whose first number is number `begin` of dy: dy itself where it is that, else computed into
@@ -99,7 +100,7 @@ void backward_rows(const LinearGradients& to, const LinearInputs& of, const std:
     for (int64_t i = 0; i < layers; ++i) {
       const float* const g = output_gradient(g_memory.data(), of, i * of.sizes.outputs() + first * out, count);
       const PackedOperand g_operand(g, count * out);
-      if (to.dx) w[static_cast<size_t>(i)].multiply(to.dx + first * in, g_operand, count, i > 0);
+      if (to.dx) w[static_cast<size_t>(i)].multiply(to.dx + first * in, g_operand, count, of.add_dx || i > 0);
       if (to.dw)
         transposed_product(to.dw + i * of.sizes.weights(), g_operand, x_operand, count, out, in, first > begin);
       if (to.db)
@@ -111,10 +112,10 @@ void backward_rows(const LinearGradients& to, const LinearInputs& of, const std:
 }  // namespace
 
 void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w,
-                          const float* y, LinearSizes s, Activation activation, Dropout dropout) {
+                          const float* y, LinearSizes s, Activation activation, Dropout dropout, bool add_dx) {
   const int64_t weights = s.layers * s.weights(), biases = s.layers * s.out;
   if (s.rows == 0 || s.out == 0 || s.in == 0) {  // sums of nothing; db is overwritten below if there are numbers to add
-    if (dx) clear(dx, s.rows * s.in);
+    if (dx && !add_dx) clear(dx, s.rows * s.in);
     if (dw) clear(dw, weights);
     if (db) clear(db, biases);
     dx = dw = nullptr;
@@ -128,7 +129,7 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
   const RowParts parts(s.rows, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most))), 1);
   const int64_t size = (dw ? weights : 0) + (db ? biases : 0);
   const Scratch sums((parts.count - 1) * size);
-  const LinearInputs inputs{dy, x, y, s, activation, dropout};
+  const LinearInputs inputs{dy, x, y, s, activation, dropout, add_dx};
   const auto of_part = [&](int64_t part) -> LinearGradients {
     if (part == 0) return {dx, dw, db};
     float* const own = sums.data() + (part - 1) * size;

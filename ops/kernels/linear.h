@@ -25,9 +25,9 @@ struct LinearSizes {
 KERNEL(linear_forward(float* y, const float* x, const float* w, const float* b, LinearSizes s, Activation activation,
                       Dropout dropout))
 // Any of dx, dw, db may be null. y, the output of the forward pass, is read for relu only: it is positive exactly where
-// the gradient passes.
+// the gradient passes. dx is added to what is there if `add_dx`.
 KERNEL(linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, const float* y,
-                       LinearSizes s, Activation activation, Dropout dropout))
+                       LinearSizes s, Activation activation, Dropout dropout, bool add_dx))
 
 // bfloat16 numbers are the upper halves of floats.
 CPU_KERNEL(round_to_bf16(uint16_t* to, const float* from, int64_t n))
