@@ -36,8 +36,8 @@ std::vector<Tensor> record(const char* op, const std::vector<Tensor>& inputs, st
 std::vector<Tensor> record(const char* op, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs,
                            AddingBackward backward);
 
-// For what has no gradient for an argument x: throws Error if a tape records and x wants one, so that none is missing
-// without a word.
+// For ops that have no gradient for an argument x: throws Error if a tape records and x wants one, so that no gradient
+// is silently missing.
 void refuse_gradient(const char* op, const char* argument, const Tensor& x);
 bool is_recording();  // whether this thread has a tape that records
 

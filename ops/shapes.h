@@ -9,7 +9,7 @@ namespace runnel {
 Tensor reshape(const Tensor& x, Shape shape);              // the same numbers, the same storage
 Tensor transpose(const Tensor& x);                         // the last two axes
 Tensor transpose(const Tensor& x, std::vector<int> axes);  // axis i of the result is axis axes[i] of x
-Tensor broadcast(const Tensor& x, const Shape& shape);     // repeated, as above
+Tensor broadcast(const Tensor& x, const Shape& shape);     // repeated where x has size 1, or no axis
 Tensor slice(const Tensor& x, int axis, int64_t first, int64_t count);
 Tensor concat(const std::vector<Tensor>& x, int axis);  // behind each other; all other sizes are equal
 Tensor stack(const std::vector<Tensor>& x);             // n times [...] -> [n,...]
