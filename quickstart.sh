@@ -12,9 +12,9 @@ say "packages"
 ./setup.sh
 
 say "build"
-cmake --preset release >/dev/null
-cmake --build --preset release --target runnel
-runnel=build/runnel
+cmake --preset native >/dev/null
+cmake --build --preset native --target runnel
+runnel=build-native/runnel
 rm -rf "$out"
 mkdir -p "$out"
 

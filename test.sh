@@ -114,12 +114,13 @@ else
     build cuda
     run build-cuda
   else
-    build cuda runnel_cuda runnel_ladder_cuda  # compiled for all architectures; there is no GPU to run it on
+    build cuda runnel_cuda runnel_processes_cuda runnel_ladder_cuda  # compiled for all architectures; there is no GPU to run it on
     # Linked once with the CUDA libraries. What the objects call of the engine is in the release build's library.
     status=0
     libraries=$(dirname "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")/lib64
     echo 'int main() {}' |
-      g++ -o "$work/linked" -x c++ - -x none $(find build-cuda/CMakeFiles/runnel_cuda.dir -name '*.o') build/librunnel.a \
+      g++ -o "$work/linked" -x c++ - -x none $(find build-cuda/CMakeFiles/runnel_{cuda,processes_cuda}.dir -name '*.o') \
+        build/CMakeFiles/runnel_training.dir/apps/{training/communicator,processes/tree_sum}.cpp.o build/librunnel.a \
         -L"$libraries" -lcudart_static -lcublasLt -ldnnl -lz -lfftw3 -lsndfile -fopenmp -ldl -lrt -lpthread ||
       status=$?
     if [ "$status" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi

@@ -189,7 +189,7 @@ int check_all(CheckOptions& options) {
     int64_t batch, length, heads, e, m;
   } shapes[] = {{2, 1, 3, 5, 7}, {2, 33, 3, 32, 32}, {3, 130, 2, 17, 40}, {1, 1000, 4, 64, 16}, {1, 65536, 2, 32, 24}};
   // At most four of each shape, and one of each kind of attention.
-  const int64_t most_checks = 4 * std::ssize(shapes) + std::ssize(attention_kinds());
+  const int64_t max_checks = 4 * std::ssize(shapes) + std::ssize(attention_kinds());
   const Key key = key_for(options.seed, Purpose::sampling);
   bool holds = true;
   nlohmann::json checks = nlohmann::json::array();
@@ -210,7 +210,7 @@ int check_all(CheckOptions& options) {
     checks.push_back({{"of", subject}, {"what", what}, {"difference", most}, {"bound", bound}, {"kept", kept}});
     print(fmt::format("  {}{} {:.1e}   bound {:.0e}{}", what, std::string(42 - std::min<size_t>(what.size(), 42), ' '),
                       most, bound, kept ? "" : "   EXCEEDED"));
-    progress(std::ssize(checks), most_checks);
+    progress(std::ssize(checks), max_checks);
   };
 
   // In bf16, forms that differ in float32's last bits round some operands of the linear layers to neighbours, which lie

@@ -13,9 +13,10 @@
 #include "apps/cli/output.h"
 #include "apps/cli/waiting.h"
 #include "apps/commands.h"
-#include "apps/training/launcher.h"
+#include "apps/processes/launcher.h"
+#include "apps/training/communicator.h"
 #include "engine/check.h"
-#include "engine/communicator.h"
+#include "engine/file.h"
 #include "engine/text.h"
 
 namespace {
@@ -69,7 +70,9 @@ int run(int argc, char** argv) {
     std::string words;  // "copy train"
     for (int i = 1; i < argc && argv[i][0] != '-'; ++i) words.append(i > 1 ? " " : "").append(argv[i]);
     find_launcher(words);
-    drop_output(processes().rank() > 0);
+    const bool is_rank_0 = processes().rank() == 0;  // which alone prints and writes
+    drop_output(!is_rank_0);
+    discard_files(!is_rank_0);
     const CommandLine command_line;
     Command chosen;
     add_commands(command_line.root(), chosen);
@@ -82,7 +85,7 @@ int run(int argc, char** argv) {
     return fail(out_of_memory, 1);
   } catch (const std::exception& error) {
     return fail(error.what(), 1);
-  } catch (const LeftByAnother&) {
+  } catch (const PeerFailed&) {
     sleep(10);  // the one that left says why, and ends all
     processes().end_all(1);
   }

@@ -12,6 +12,7 @@
 #include "apps/cli/subcommand.h"
 #include "apps/cli/terminal.h"
 #include "apps/plots/pictures.h"
+#include "apps/training/folder_lock.h"
 #include "apps/training/metrics.h"
 #include "datasets/files.h"
 #include "engine/check.h"
@@ -59,14 +60,14 @@ struct Table {
   std::vector<Column> metrics;  // loss and what is measured at validations, each in the units that it has
 };
 
-constexpr size_t most_columns = 1000;
+constexpr size_t max_columns = 1000;
 
 // The next row of a file of values with commas between them; false at its end.
 bool next_row(LineFile& file, std::vector<std::string>& cells) {
   std::string row;
   if (!file.next(row)) return false;
   const auto commas = static_cast<size_t>(std::count(row.begin(), row.end(), ','));
-  if (commas >= most_columns) file.wrong("more than " + std::to_string(most_columns) + " columns");
+  if (commas >= max_columns) file.wrong("more than " + std::to_string(max_columns) + " columns");
   cells.assign(1, "");
   for (const char c : row)
     if (c == ',')

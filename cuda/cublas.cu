@@ -14,7 +14,7 @@
 #include <map>
 
 #include "cuda/launch.h"
-#include "engine/numerics.h"
+#include "ops/numerics.h"
 
 namespace runnel::cuda {
 namespace {

@@ -6,8 +6,8 @@
 // it is unfair: most pixels of a digit are black. So the positions are cut into slices with a warp per token and slice,
 // and a second kernel adds the slices' sums in their order.
 #include "cuda/launch.h"
-#include "cuda/piece.h"
 #include "cuda/temporary.h"
+#include "cuda/vec.h"
 #include "ops/kernels/layers.h"
 
 namespace runnel::cuda {
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int threads = 256, warps = threads / 32;
 constexpr int64_t shortest_slice = 256;  // positions
-constexpr int64_t most_sums = 1 << 15;   // rows of partial sums, if they are not the table itself
+constexpr int64_t max_sums = 1 << 15;    // rows of partial sums, if they are not the table itself
 constexpr int at_once = 4;               // rows that a warp fetches before it adds them
 
 // Launch: a warp per row, or fewer that take several in turn.
@@ -50,15 +50,15 @@ __global__ void __launch_bounds__(threads)
   const int64_t j = width * (static_cast<int64_t>(blockIdx.z) * 32 + lane);
   if (token >= vocabulary) return;
   const int64_t begin = blockIdx.y * slice, end = min(begin + slice, rows);
-  Piece<width> sum{};
+  Vec<width> sum{};
   for (int64_t r = begin; r < end; r += 32) {
     unsigned found = __ballot_sync(all_lanes, r + lane < end && tokens[r + lane] == token);
     while (found) {
-      Piece<width> x[at_once];
+      Vec<width> x[at_once];
 #pragma unroll
       for (int n = 0; n < at_once; ++n) {
         const int64_t i = (r + __ffs(static_cast<int>(found)) - 1) * (d + p) + j;
-        x[n] = found && j < d ? drop(load<width>(dy + i), i, mask) : Piece<width>{};
+        x[n] = found && j < d ? drop(load<width>(dy + i), i, mask) : Vec<width>{};
         found &= found - 1;
       }
 #pragma unroll
@@ -76,10 +76,10 @@ template <int width>
 __global__ void __launch_bounds__(threads)
     embedding_slices_kernel(float* __restrict__ dtable, const float* __restrict__ sums, int64_t slices, int64_t n) {
   for (int64_t i = width * first_element(); i < n; i += width * element_step()) {
-    Piece<width> sum{};
+    Vec<width> sum{};
 #pragma unroll 8
     for (int64_t s = 0; s < slices; ++s) {
-      const Piece<width> x = load<width>(sums + s * n + i);
+      const Vec<width> x = load<width>(sums + s * n + i);
       for (int c = 0; c < width; ++c) sum.at[c] += x.at[c];
     }
     store(dtable + i, sum);
@@ -90,8 +90,8 @@ template <int width>
 void backward(float* dtable, const float* dy, const int32_t* tokens, int64_t rows, int64_t vocabulary, int64_t d,
               int64_t p, const Dropout& dropout) {
   if (vocabulary == 0) return;
-  const int64_t most_slices = std::clamp<int64_t>(most_sums / vocabulary, 1, 65535);
-  const int64_t slice = std::max(shortest_slice, (rows + most_slices - 1) / most_slices);
+  const int64_t max_slices = std::clamp<int64_t>(max_sums / vocabulary, 1, 65535);
+  const int64_t slice = std::max(shortest_slice, (rows + max_slices - 1) / max_slices);
   const int64_t slices = std::max<int64_t>(1, (rows + slice - 1) / slice), n = vocabulary * d;
   const Temporary<float> parts(slices > 1 ? slices * n : 0);
   float* const sums = slices > 1 ? parts.data() : dtable;

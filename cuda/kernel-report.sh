@@ -45,7 +45,7 @@ case "${1:-}" in
 esac
 [ $# -eq 1 ] && [ -d "$1" ] || fail "give a build folder, after --check, --write or nothing"
 root=$(dirname "$(realpath "$0")")/.. page=docs/cuda.md
-objects=("$1"/CMakeFiles/runnel_cuda.dir/cuda/**/*.o) sources=("$root"/cuda/*.{h,cu} "$root"/cuda/attention/*.{h,cu})
+objects=("$1"/CMakeFiles/runnel_{cuda,processes_cuda}.dir/cuda/**/*.o) sources=("$root"/cuda/*.{h,cu} "$root"/cuda/{attention,processes}/*.{h,cu})
 [ ${#objects[@]} -gt 0 ] || fail "$1 has no CUDA objects: cmake --build builds them"
 
 export PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin

@@ -11,8 +11,8 @@
 // anyway, then a second kernel over the blocks, of which there are as many as the machine can use and not as many as
 // there are rows.
 #include "cuda/launch.h"
-#include "cuda/piece.h"
 #include "cuda/temporary.h"
+#include "cuda/vec.h"
 #include "ops/kernels/layers.h"
 
 namespace runnel::cuda {
@@ -26,10 +26,10 @@ template <int width>
 struct Residual {
   const float *x, *a;
   Mask mask;
-  __device__ Piece<width> operator()(int64_t i) const {
-    Piece<width> s = load<width>(x + i);
+  __device__ Vec<width> operator()(int64_t i) const {
+    Vec<width> s = load<width>(x + i);
     if (a) {
-      const Piece<width> dropped = drop(load<width>(a + i), i, mask);
+      const Vec<width> dropped = drop(load<width>(a + i), i, mask);
       for (int n = 0; n < width; ++n) s.at[n] += dropped.at[n];
     }
     return s;
@@ -89,19 +89,19 @@ __global__ void __launch_bounds__(threads)
   for (int64_t r = static_cast<int64_t>(blockIdx.x) * teams + thread / team; r < rows;
        r += static_cast<int64_t>(gridDim.x) * teams) {
     float sum = 0, squares = 0;
-    const auto find = [&](Piece<width>& s, int64_t j) { s = residual(r * d + j); };
-    OwnPieces<Piece<width>> own(begin, step, d);
+    const auto find = [&](Vec<width>& s, int64_t j) { s = residual(r * d + j); };
+    OwnPieces<Vec<width>> own(begin, step, d);
     own.find(find);
-    own.each(find, [&](const Piece<width>& s, int64_t) {
+    own.each(find, [&](const Vec<width>& s, int64_t) {
       for (int n = 0; n < width; ++n) sum += s.at[n];
     });
     const float center = team_sum(sum, team, scratch) / static_cast<float>(d);
-    own.each(find, [&](const Piece<width>& s, int64_t) {
+    own.each(find, [&](const Vec<width>& s, int64_t) {
       for (int n = 0; n < width; ++n) squares += (s.at[n] - center) * (s.at[n] - center);
     });
     const float scale = 1 / sqrtf(team_sum(squares, team, scratch) / static_cast<float>(d) + eps);
-    own.each(find, [&](Piece<width> s, int64_t j) {
-      const Piece<width> g = load<width>(gamma + j), b = load<width>(beta + j);
+    own.each(find, [&](Vec<width> s, int64_t j) {
+      const Vec<width> g = load<width>(gamma + j), b = load<width>(beta + j);
       for (int n = 0; n < width; ++n) s.at[n] = (s.at[n] - center) * scale * g.at[n] + b.at[n];
       store(y + r * d + j, s);
     });
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(threads)
 
 template <int width>
 struct Normalised {
-  Piece<width> z, g;  // (s - mean) rstd, dy gamma
+  Vec<width> z, g;  // (s - mean) rstd, dy gamma
 };
 
 // Launch: as above, with a fixed number of blocks.
@@ -137,15 +137,15 @@ __global__ void __launch_bounds__(threads)
 
   const int64_t begin = width * (thread % team), step = width * team;
   for (int64_t j = begin; j < d; j += step) {
-    store(dgamma + j, Piece<width>{});
-    store(dbeta + j, Piece<width>{});
+    store(dgamma + j, Vec<width>{});
+    store(dbeta + j, Vec<width>{});
   }
   for (int64_t r = static_cast<int64_t>(blockIdx.x) * teams + thread / team; r < rows;
        r += static_cast<int64_t>(gridDim.x) * teams) {
     const float center = mean[r], scale = rstd[r];
     float sum_g = 0, sum_gz = 0;
     const auto find = [&](Normalised<width>& piece, int64_t j) {
-      const Piece<width> s = residual(r * d + j), out = load<width>(dy + r * d + j), weight = load<width>(gamma + j);
+      const Vec<width> s = residual(r * d + j), out = load<width>(dy + r * d + j), weight = load<width>(gamma + j);
       for (int n = 0; n < width; ++n) {
         piece.z.at[n] = (s.at[n] - center) * scale;
         piece.g.at[n] = out.at[n] * weight.at[n];
@@ -154,8 +154,8 @@ __global__ void __launch_bounds__(threads)
     OwnPieces<Normalised<width>> own(begin, step, d);
     own.find(find);
     own.each(find, [&](const Normalised<width>& piece, int64_t j) {
-      const Piece<width> out = load<width>(dy + r * d + j);
-      Piece<width> by_gamma = load<width>(dgamma + j), by_beta = load<width>(dbeta + j);
+      const Vec<width> out = load<width>(dy + r * d + j);
+      Vec<width> by_gamma = load<width>(dgamma + j), by_beta = load<width>(dbeta + j);
       for (int n = 0; n < width; ++n) {
         sum_g += piece.g.at[n];
         sum_gz += piece.g.at[n] * piece.z.at[n];
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(threads)
     const float mean_g = team_sum(sum_g, team, scratch) / static_cast<float>(d);
     const float mean_gz = team_sum(sum_gz, team, scratch) / static_cast<float>(d);
     own.each(find, [&](const Normalised<width>& piece, int64_t j) {
-      Piece<width> ds;
+      Vec<width> ds;
       for (int n = 0; n < width; ++n) ds.at[n] = scale * (piece.g.at[n] - mean_g - piece.z.at[n] * mean_gz);
       store(dx + r * d + j, ds);
       if (da) store(da + r * d + j, drop(ds, r * d + j, residual.mask));

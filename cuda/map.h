@@ -1,8 +1,8 @@
 // y[i] = f(x[i], z[i], ...): what every kernel is made of that looks at one element at a time.
 //
-// Such a kernel costs the passage of its operands through memory, and the memory is kept busiest by threads that move
-// 16 bytes at once. So a thread takes four neighbours as a float4 where all operands allow it, and what is left (a tail
-// of up to three elements, or everything if an operand does not start at a multiple of 16 bytes) goes one by one.
+// Such a kernel is memory-bound, and the memory is kept busiest by threads that move 16 bytes at once. So a thread
+// takes four neighbours as a float4 where all operands allow it, and what is left (a tail of up to three elements, or
+// everything if an operand does not start at a multiple of 16 bytes) goes one by one.
 //
 // An operand is anything that has
 //   float operator[](int64_t i)    element i

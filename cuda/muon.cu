@@ -17,10 +17,10 @@
 namespace runnel::cuda {
 namespace {
 
-constexpr int64_t most_matrices = 64;
+constexpr int64_t max_matrices = 64;
 struct Matrices {  // of one shape
-  MuonMatrix at[most_matrices];
-  int32_t number[most_matrices];  // of each gradient's squared norm
+  MuonMatrix at[max_matrices];
+  int32_t number[max_matrices];  // of each gradient's squared norm
 };
 
 // over_fours(n) for each matrix.
@@ -122,9 +122,9 @@ void muon_step(const MuonMatrix* matrices, int64_t count, const float* squares, 
   for (int64_t i = 0; i < count; ++i)
     if (matrices[i].rows * matrices[i].columns > 0) by_shape[{matrices[i].rows, matrices[i].columns}].push_back(i);
   for (const auto& [shape, all] : by_shape)
-    for (size_t first = 0; first < all.size(); first += most_matrices) {
+    for (size_t first = 0; first < all.size(); first += max_matrices) {
       Matrices group{};
-      const size_t size = std::min<size_t>(most_matrices, all.size() - first);
+      const size_t size = std::min<size_t>(max_matrices, all.size() - first);
       for (size_t i = 0; i < size; ++i) {
         group.number[i] = static_cast<int32_t>(all[first + i]);
         group.at[i] = matrices[all[first + i]];

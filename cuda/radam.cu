@@ -13,9 +13,9 @@
 namespace runnel::cuda {
 namespace {
 
-constexpr int64_t most_tensors = 64;
+constexpr int64_t max_tensors = 64;
 struct Tensors {
-  RAdamTensor at[most_tensors];
+  RAdamTensor at[max_tensors];
 };
 
 // Blocks per tensor: enough for the largest.
@@ -29,9 +29,9 @@ int64_t parts_of(const RAdamTensor* tensors, int64_t count, int64_t most) {
 // f(first, tensors, number of tensors) for 64 tensors after 64.
 template <class F>
 void for_each_group(const RAdamTensor* tensors, int64_t count, F f) {
-  for (int64_t first = 0; first < count; first += most_tensors) {
+  for (int64_t first = 0; first < count; first += max_tensors) {
     Tensors group{};
-    const int64_t size = std::min(most_tensors, count - first);
+    const int64_t size = std::min(max_tensors, count - first);
     std::copy_n(tensors + first, size, group.at);
     f(first, group, size);
   }

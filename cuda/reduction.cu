@@ -45,7 +45,7 @@ void sum_rows(float* sums, const float* x, int64_t layers, int64_t rows, int64_t
   launch("sum", sum_rows_kernel, grid, sums, x, layers, rows, n, (rows + parts - 1) / parts);
 }
 
-// Launch: at most most_parts blocks. Owns: sums[block], the sum of the elements of its grid-stride loop, in double.
+// Launch: at most max_parts blocks. Owns: sums[block], the sum of the elements of its grid-stride loop, in double.
 // Shared: for block_sum.
 template <class Out, class In>
 __global__ void sum_all_kernel(Out* sums, const In* x, int64_t n) {
@@ -57,10 +57,10 @@ __global__ void sum_all_kernel(Out* sums, const In* x, int64_t n) {
   if (threadIdx.x == 0) sums[blockIdx.x] = static_cast<Out>(sum);
 }
 
-constexpr int64_t most_parts = 512, least_per_part = 4096;
+constexpr int64_t max_parts = 512, min_per_part = 4096;
 
 void sum_all(float* total, const float* x, int64_t n) {
-  const int64_t parts = std::clamp<int64_t>((n + least_per_part - 1) / least_per_part, 1, most_parts);
+  const int64_t parts = std::clamp<int64_t>((n + min_per_part - 1) / min_per_part, 1, max_parts);
   const Grid one{dim3(1), dim3(256), SharedBytes().add<double>(32).bytes()};
   if (parts == 1) return launch("sum", sum_all_kernel<float, float>, one, total, x, n);
   const Temporary<double> sums(parts);

@@ -21,7 +21,7 @@ struct Timed {
 };
 std::vector<Timed> timed;                     // since the host last waited for the stream
 auto& spare = *new std::vector<cudaEvent_t>;  // for the next marks; never destroyed: CUDA may be gone by then
-constexpr size_t launches_between_sleeps = 256, most_timed = 4096;
+constexpr size_t launches_between_sleeps = 256, max_timed = 4096;
 
 cudaEvent_t mark() {
   cudaEvent_t event = nullptr;
@@ -46,7 +46,7 @@ double seconds_between(cudaEvent_t begin, cudaEvent_t end) {
 
 cudaEvent_t begin_timing() {
   if (!timing_kernels()) return nullptr;
-  if (timed.size() == most_timed) synchronize();
+  if (timed.size() == max_timed) synchronize();
   const auto sleep = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(4)); };
   if (timed.size() % launches_between_sleeps == 0)
     check_cuda(cudaLaunchHostFunc(stream(), sleep, nullptr), "cudaLaunchHostFunc");

@@ -69,8 +69,8 @@ Audio read_audio(const std::filesystem::path& path, int64_t longest) {
   const std::unique_ptr<SNDFILE, int (*)(SNDFILE*)> file(sf_open_fd(descriptor, SFM_READ, &info, SF_TRUE), sf_close);
   check(file != nullptr, name, ": no recording that can be read: ", sf_strerror(nullptr));
   check_wav_is_whole(descriptor, static_cast<int64_t>(std::filesystem::file_size(path)), name);
-  constexpr int64_t most_numbers = 1 << 16;  // at a time: a damaged header may promise any length
-  const int64_t frames_at_once = std::max<int64_t>(most_numbers / info.channels, 1);
+  constexpr int64_t max_numbers = 1 << 16;  // at a time: a damaged header may promise any length
+  const int64_t frames_at_once = std::max<int64_t>(max_numbers / info.channels, 1);
   constexpr float full_scale = 32768;
   const double rate = info.samplerate, most = rate * (window_seconds + frame_seconds * static_cast<double>(longest));
   Audio audio{{}, info.samplerate};

@@ -53,10 +53,10 @@ class Archive {
 
  private:
   template <class T>
-  void resize(T& values, size_t least_bytes_each) {
+  void resize(T& values, size_t min_bytes_each) {
     uint64_t size = values.size();
     number(size);
-    check(!reads_ || size <= left() / least_bytes_each, "it ends too early");
+    check(!reads_ || size <= left() / min_bytes_each, "it ends too early");
     values.resize(size);
   }
 

@@ -18,7 +18,7 @@ namespace {
 double mel(double frequency) { return 1127 * std::log(1 + frequency / 700); }
 
 constexpr double pre_emphasis = 0.97;
-constexpr double least_energy = 1.1920929e-07;  // float32's epsilon
+constexpr double min_energy = 1.1920929e-07;  // float32's epsilon
 
 int64_t samples_in(double seconds, int64_t rate) {  // in Kaldi's order of multiplications, and truncated
   return static_cast<int64_t>(static_cast<double>(rate) * 0.001 * (1000 * seconds));
@@ -31,7 +31,7 @@ std::mutex& planner() {  // FFTW's planner is not for several threads at once; e
 
 }  // namespace
 
-const float digital_silence = static_cast<float>(std::log(least_energy));
+const float digital_silence = static_cast<float>(std::log(min_energy));
 
 struct Fbank::Transform {
   struct Buffers {  // aligned as the plan's
@@ -126,7 +126,7 @@ std::vector<float> Fbank::operator()(std::span<const float> samples) const {
       double energy = 0;
       for (size_t k = 0; k < filter.weights.size(); ++k)
         energy += filter.weights[k] * power[filter.first + static_cast<int64_t>(k)];
-      features.push_back(static_cast<float>(std::log(std::max(energy, least_energy))));
+      features.push_back(static_cast<float>(std::log(std::max(energy, min_energy))));
     }
   }
   return features;

@@ -45,7 +45,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t most_bytes = uint64_t{1} << 29;         // of a file, and of its decoded pixels
+constexpr uint64_t max_bytes = uint64_t{1} << 29;          // of a file, and of its decoded pixels
 constexpr uint64_t many_bytes = uint64_t{1} << 26;         // from here on, one picture is decoded at a time
 constexpr double luminance[3] = {0.2126, 0.7152, 0.0722};  // of sRGB's primaries
 
@@ -264,7 +264,7 @@ std::vector<uint8_t> read_picture_file(const fs::path& path) {
   read(0);
   check(is_png(bytes) || is_jpeg(bytes), bytes.empty() ? "an empty file" : "not a PNG or JPEG file");
   const uint64_t size = fs::file_size(path, ignored);
-  check(size <= most_bytes, "larger than ", most_bytes >> 20, " MiB");
+  check(size <= max_bytes, "larger than ", max_bytes >> 20, " MiB");
   if (bytes.size() < size) {
     const size_t had = bytes.size();
     bytes.resize(size);
@@ -277,7 +277,7 @@ std::vector<uint8_t> scaled_picture(Bytes file, int64_t side, int64_t channels) 
   check(side >= 1 && side <= 4096 && (channels == 1 || channels == 3), "scaled_picture: to ", side, " x ", side, " x ",
         channels, "; channels are 1 or 3");
   check(is_png(file) || is_jpeg(file), "not a PNG or JPEG file");
-  check(file.size() <= most_bytes, "larger than ", most_bytes >> 20, " MiB");
+  check(file.size() <= max_bytes, "larger than ", max_bytes >> 20, " MiB");
   const Container container = is_png(file) ? check_png(file) : check_jpeg(file);
 
   int width = 0, height = 0, samples = 0;
@@ -288,14 +288,14 @@ std::vector<uint8_t> scaled_picture(Bytes file, int64_t side, int64_t channels) 
   const bool wide = stbi_is_16_bit_from_memory(file.data(), size);
   const uint64_t w = static_cast<uint64_t>(width), h = static_cast<uint64_t>(height);
   const uint64_t decoded = w * h * static_cast<uint64_t>(samples) * (wide ? 2 : 1);  // both sides are below 2^24
-  check(decoded <= most_bytes, "too large: its header claims ", w, " x ", h, " pixels, which would take more than ",
-        most_bytes >> 20, " MiB");
+  check(decoded <= max_bytes, "too large: its header claims ", w, " x ", h, " pixels, which would take more than ",
+        max_bytes >> 20, " MiB");
 
   if (is_jpeg(file)) check_effort(container, file.size(), w, h);
 
   // Enough for what a picture of this size takes in its largest block: compressed data that double as they arrive,
   // coefficients of 2 bytes for every sample of an image that is padded to blocks of 32 x 32.
-  largest_allocation = std::min(2 * most_bytes, 2 * file.size() + 16 * (w + 32) * (h + 32) + (1 << 18));
+  largest_allocation = std::min(2 * max_bytes, 2 * file.size() + 16 * (w + 32) * (h + 32) + (1 << 18));
   static std::mutex one_at_a_time;
   std::unique_lock<std::mutex> lock(one_at_a_time, std::defer_lock);
   if (decoded > many_bytes) lock.lock();

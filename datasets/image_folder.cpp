@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t most_named = 5;  // of the files that are skipped, in an error
+constexpr size_t max_named = 5;  // of the files that are skipped, in an error
 
 // 64-bit FNV-1a. As a Key, it gives numbers of which each bit depends on the whole content.
 struct Hash {
@@ -196,9 +196,9 @@ ImageFolder load_image_folder(const fs::path& folder, int64_t side, int64_t chan
   for (auto file = good; file != files.end(); ++file) result.skipped.push_back(file->path + ": " + file->problem);
   if (good == files.begin()) {
     std::string found;
-    for (const std::string& skipped : std::span(result.skipped).first(std::min(result.skipped.size(), most_named)))
+    for (const std::string& skipped : std::span(result.skipped).first(std::min(result.skipped.size(), max_named)))
       found += (found.empty() ? "; skipped " : ", ") + skipped;
-    if (result.skipped.size() > most_named) found += ", ...";
+    if (result.skipped.size() > max_named) found += ", ...";
     fail(name, ": no PNG or JPEG picture among ", counted(std::ssize(result.skipped), "file"), found);
   }
   files.erase(good, files.end());

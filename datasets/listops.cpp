@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 enum Symbol : uint8_t { minimum, maximum, median, sum, end, zero };
 
-constexpr int64_t most_arguments = 10;
+constexpr int64_t max_arguments = 10;
 
 int32_t apply(uint8_t operation, std::span<int32_t> arguments) {
   std::sort(arguments.begin(), arguments.end());
@@ -43,8 +43,8 @@ class Tree {
   Tree(const ListOpsOptions& options, Key key) : options_(options), key_(key) {}
 
   std::vector<uint8_t> draw() {  // empty: none fits
-    constexpr int most_attempts = 100'000;
-    for (int attempt = 0; attempt < most_attempts; ++attempt) {
+    constexpr int max_attempts = 100'000;
+    for (int attempt = 0; attempt < max_attempts; ++attempt) {
       symbols.clear();
       if (grow(1) && std::ssize(symbols) > options_.longer_than) return symbols;
     }
@@ -57,7 +57,7 @@ class Tree {
     if (depth == options_.depth || u >= 10) {
       symbols.push_back(static_cast<uint8_t>(zero + u % 10));
     } else {
-      const uint32_t v = below(4 * (most_arguments - 1));
+      const uint32_t v = below(4 * (max_arguments - 1));
       symbols.push_back(static_cast<uint8_t>(v % 4));
       for (uint32_t argument = 0; argument < 2 + v / 4; ++argument)
         if (!grow(depth + 1)) return false;

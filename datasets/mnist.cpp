@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 const Source source{
     "MNIST", "datasets/download.sh mnist", {"mnist", ""}, ", or use drawn digits with: --data synthetic"};
 
-constexpr uint32_t most_images = 1'000'000;  // MNIST has 60,000, its successors in the same format up to 814,255
+constexpr uint32_t max_images = 1'000'000;  // MNIST has 60,000, its successors in the same format up to 814,255
 
 uint32_t number(DataFile& file) {
   const std::vector<uint8_t> b = file.read(4);
@@ -43,8 +43,8 @@ void read_images(const fs::path& path, ImageSet& set) {
   if (height != 28 || width != 28)
     file.damaged("holds images of " + std::to_string(height) + " x " + std::to_string(width) + ", not 28 x 28");
   if (count == 0) file.damaged("holds no images");
-  if (count > most_images)
-    file.damaged("claims " + std::to_string(count) + " images; more than " + std::to_string(most_images) +
+  if (count > max_images)
+    file.damaged("claims " + std::to_string(count) + " images; more than " + std::to_string(max_images) +
                  " are not read");
   set.count = count;
   set.height = height;

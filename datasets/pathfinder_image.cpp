@@ -41,13 +41,13 @@ constexpr int paddle_tries = 3, distractor_tries = 5, distractor_paddles = 20;
 constexpr int free_below = 77;                 // 0.3 of 255: what a first paddle takes as free
 constexpr int collision = 459;                 // 1.8 of 255
 constexpr uint32_t weight_one = 1 << 16;       // a factor of 255 more, and a sum of 18, still fit 32 bits
-constexpr uint32_t least_weight = 1672;        // 1e-4 of 255 * weight_one
+constexpr uint32_t min_weight = 1672;          // 1e-4 of 255 * weight_one
 constexpr int degrees = 360, candidates = 18;  // directions 0 .. 359 are -180 .. 179 degrees, then those of candidates
 constexpr int directions = degrees + candidates;
 constexpr int target_contrast = 3, distractor_contrast = 4, marker_contrast = 2;  // in halves
 
 constexpr std::pair<const char*, int> difficulties[] = {{"easy", 6}, {"intermediate", 9}, {"hard", 14}};  // paddles
-constexpr int most_paddles = 14;
+constexpr int max_paddles = 14;
 
 struct Place {
   int y = 0, x = 0;
@@ -345,7 +345,7 @@ struct Path {
     size_t paddle;
     Place at;
   };
-  std::array<Drawn, most_paddles> drawn;
+  std::array<Drawn, max_paddles> drawn;
   int count = 0;
   Place pivot;
   size_t direction = 0;
@@ -406,7 +406,7 @@ class Generator {
         sum += static_cast<uint32_t>(255 - occupied_.dilated(tip)) * direction.weights[c];
       until[c] = sum;
     }
-    if (sum < least_weight) return false;
+    if (sum < min_weight) return false;
     for (int i = 0; i < paddle_tries; ++i) {
       const size_t drawn = draws_.below(sum);
       const size_t c = static_cast<size_t>(std::ranges::upper_bound(until, drawn) - until.begin());

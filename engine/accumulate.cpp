@@ -3,12 +3,12 @@
 #include <bit>
 
 #include "engine/cuda_backend.h"
-#include "engine/dispatch.h"
+#include "engine/profile.h"
 
 namespace runnel {
 namespace {
 
-constexpr int64_t parallel_from = 1 << 15;  // below, waking the threads costs more than they save
+[[maybe_unused]] constexpr int64_t parallel_from = 1 << 15;  // below, waking the threads costs more than they save
 
 // To the nearest, ties to even; an infinity stays one, NaN stays NaN.
 float rounded_to_bf16(float x) {

@@ -4,10 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
-
-#include "engine/communicator.h"
 
 namespace runnel::cuda {
 
@@ -29,8 +26,5 @@ void trim_memory();
 void* capture(const std::function<void()>& work);  // a graph that is ready to launch
 void launch_graph(void* graph);
 void destroy_graph(void* graph);
-std::shared_ptr<Communicator> connect_gpus(std::shared_ptr<Communicator> launcher);
-bool has_nccl();             // in this build, and on this machine
-std::string nccl_version();  // "NCCL 2.28.9", or what is missing: "no NCCL" in this build, or "no libnccl.so.2"
 
 }  // namespace runnel::cuda

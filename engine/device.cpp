@@ -3,7 +3,6 @@
 #include <fstream>
 
 #include "engine/cuda_backend.h"
-#include "engine/dispatch.h"
 
 namespace runnel {
 

@@ -14,6 +14,11 @@ int cuda_devices();  // of this machine
 // Throws Error if another one is in use already.
 void choose_cuda_device(int number);
 std::string model_name(Device device);  // of the processor or the GPU, as its maker calls it
+#if RUNNEL_WITH_CUDA
+constexpr bool with_cuda = true;  // in this build
+#else
+constexpr bool with_cuda = false;
+#endif
 // Whether Device::cuda is tests/simt, the emulator that runs CUDA kernels on the CPU, slowly.
 bool cuda_is_emulated();
 // Waits until the device has finished all work that it was given.

@@ -1,5 +1,5 @@
-// Files that are written whole or not at all, that never replace what they should not, and that are read without
-// waiting for anybody.
+// Files that are written whole or not at all, that never replace what they should not, and that are opened
+// non-blocking, so that a FIFO cannot hang a program.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -30,8 +30,17 @@ class PartialFile {
   int file_ = -1;
 };
 
+// Whether write_atomically() writes nothing from now on: for a process beside another one that writes the same files.
+void discard_files(bool discarded);
+
 // Writes the parts one after another into a PartialFile and commits it.
 void write_atomically(const std::filesystem::path& path, const std::vector<std::span<const char>>& parts);
+
+// A file descriptor, closed on every way out.
+struct Descriptor {
+  int fd;
+  ~Descriptor();
+};
 
 // The paths of what is in a folder, in no order; none if it cannot be listed.
 std::vector<std::filesystem::path> entries(const std::filesystem::path& folder);
@@ -52,25 +61,5 @@ int64_t read_some(int file, void* to, size_t bytes);
 
 // All of a regular file. Throws Error that names the path, also if it is larger than `most` bytes.
 std::string read_file(const std::filesystem::path& path, uint64_t most);
-
-// Keeps other processes out of a folder, while it lives, by a lock on its file `.lock`. The lock ends with the process,
-// however that ends.
-class FolderLock {
- public:
-  // Throws Error that names the process that holds the lock, or the reason why there can be none.
-  explicit FolderLock(const std::filesystem::path& folder);
-  bool is_held() const { return held_; }  // unless the file system has no locks
-  ~FolderLock();
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-
- private:
-  std::filesystem::path path_;
-  int file_ = -1;
-  bool held_ = false;
-};
-
-// What the FolderLock of another process says of it, "process 1234"; empty if there is none.
-std::string lock_holder(const std::filesystem::path& folder);
 
 }  // namespace runnel

@@ -5,6 +5,9 @@
 #include <limits>
 #include <vector>
 
+#include "engine/cuda_backend.h"
+#include "engine/memory.h"
+
 namespace runnel {
 namespace {
 
@@ -51,7 +54,7 @@ int64_t available_memory(const std::string& root) {
         number_in(group.folder + (group.v2 ? "memory.max" : "memory.limit_in_bytes"), "", unlimited);
     if (allowed >= int64_t{1} << 60) continue;  // v1 says "unlimited" by a number near 2^63
     const int64_t used = number_in(group.folder + (group.v2 ? "memory.current" : "memory.usage_in_bytes"), "", 0);
-    // The pages of files that were not read lately can be had back.
+    // limit - usage + reclaimable page cache
     const int64_t inactive =
         number_in(group.folder + "memory.stat", group.v2 ? "inactive_file" : "total_inactive_file", 0);
     available = std::min(available, std::max<int64_t>(allowed - used + inactive, 0));
@@ -72,6 +75,12 @@ int64_t quota_of_cores(const std::string& root) {
     if (quota > 0 && period > 0) cores = std::min(cores, (quota + period - 1) / period);
   }
   return cores;
+}
+
+int64_t free_memory(Device device) {
+  if constexpr (with_cuda)
+    if (device == Device::cuda) return cuda::free_memory();
+  return available_memory() + memory_use(device).cached;
 }
 
 }  // namespace runnel

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/device.h"
+
 namespace runnel {
 
 // Bytes: of the machine (MemAvailable), or what the control groups leave if that is less.
@@ -11,5 +13,8 @@ int64_t available_memory(const std::string& root = "/");
 // Cores whose time the smallest CPU quota of the control groups grants, rounded up; without a quota a number that no
 // machine has.
 int64_t quota_of_cores(const std::string& root = "/");
+
+// Bytes that can still be allocated without swapping: what the GPU has left, or available_memory(), and what is cached.
+int64_t free_memory(Device device);
 
 }  // namespace runnel

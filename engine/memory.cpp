@@ -1,6 +1,9 @@
 #include "engine/memory.h"
 
 #include <sys/mman.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -10,13 +13,11 @@
 #include <list>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/check.h"
 #include "engine/cuda_backend.h"
-#include "engine/dispatch.h"
-#include "engine/host.h"
-#include "engine/numerics.h"
 
 #if RUNNEL_WITH_ADDRESS_SANITIZER || RUNNEL_WITH_THREAD_SANITIZER
 #define RUNNEL_POOL 0  // every tensor its own allocation, so that a sanitizer sees its ends
@@ -61,7 +62,7 @@ class Pool {
       free_until(0);
       memory = allocate_from_system(bytes);
     }
-    if (memory) most_used_ = std::max(most_used_, used_ += bytes);
+    if (memory) max_used_ = std::max(max_used_, used_ += bytes);
     return memory;
   }
 
@@ -74,13 +75,13 @@ class Pool {
     use(found->second);
     found->second->free.push_back(memory);
     kept_ += bytes;
-    free_until(std::max(most_used_, least_kept));
+    free_until(std::max(max_used_, min_kept));
   }
 
   void trim() {
     const std::lock_guard lock(mutex_);
     free_until(0);
-    most_used_ = used_;
+    max_used_ = used_;
   }
 
   size_t kept() {
@@ -89,7 +90,7 @@ class Pool {
   }
 
  private:
-  static constexpr size_t least_kept = size_t{64} << 20;
+  static constexpr size_t min_kept = size_t{64} << 20;
   struct Size {
     size_t bytes;
     std::vector<void*> free;
@@ -124,7 +125,7 @@ class Pool {
   std::mutex mutex_;
   Sizes sizes_;  // the last used comes first
   std::unordered_map<size_t, Sizes::iterator> by_size_;
-  size_t used_ = 0, most_used_ = 0, kept_ = 0;  // bytes
+  size_t used_ = 0, max_used_ = 0, kept_ = 0;  // bytes
 };
 
 Pool& pool() {
@@ -151,6 +152,23 @@ void* allocate_on_cpu(size_t bytes) {
   if (RUNNEL_FRESH_IS_NAN && memory)
     std::fill_n(static_cast<uint32_t*>(memory), bytes / sizeof signalling_nan, signalling_nan);
   return memory;
+}
+
+// Enables FTZ/DAZ (flush subnormals to zero) in this thread, its OpenMP workers and the threads it starts. Peaked heads
+// underflow most features, and subnormals are slow on x86. Every thread that computes allocates first, so every program
+// gets the same numbers.
+void flush_subnormals() {
+  thread_local bool done = false;
+  if (std::exchange(done, true)) return;
+  const auto flush = [] {
+#if defined(__x86_64__)
+    _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);          // results
+    _MM_SET_DENORMALS_ZERO_MODE(_MM_DENORMALS_ZERO_ON);  // operands
+#endif
+  };
+  flush();
+#pragma omp parallel  // in the workers that were started earlier; later ones inherit it
+  flush();
 }
 
 }  // namespace
@@ -204,12 +222,6 @@ void trim_memory(Device device) {
   if constexpr (with_cuda)
     if (device == Device::cuda) return cuda::trim_memory();
   pool().trim();
-}
-
-int64_t free_memory(Device device) {
-  if constexpr (with_cuda)
-    if (device == Device::cuda) return cuda::free_memory();
-  return available_memory() + memory_use(device).cached;
 }
 
 }  // namespace runnel

@@ -7,7 +7,8 @@
 
 namespace runnel {
 
-// Uninitialised memory, aligned to 64 bytes. Throws Error if there is none left or no such device.
+// Uninitialised memory, aligned to 64 bytes. Throws Error if there is none left or no such device. Enables FTZ/DAZ
+// (flush subnormals to zero) in the calling thread.
 void* allocate(size_t bytes, Device device);
 void release(void* memory, size_t bytes, Device device);
 
@@ -27,9 +28,5 @@ void reset_peak(Device device);
 void trim_memory(Device device);
 // Allocations that would make `live` larger than this fail as if there were no more memory.
 void limit_memory(Device device, int64_t bytes);
-
-// Bytes that can still be allocated without swapping: what the GPU has left, or available_memory (engine/host.h), and
-// what is cached.
-int64_t free_memory(Device device);
 
 }  // namespace runnel

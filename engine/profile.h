@@ -11,7 +11,7 @@ namespace runnel {
 // Whether kernels are timed now: with RUNNEL_PROFILE, and in kernel_time() of engine/timing.h.
 bool timing_kernels();
 
-// Of a kernel that has run. call: its name, or with arguments, "scale(y, x, s, n)".
+// Of a kernel that has run (engine/timing.cpp). call: its name, or with arguments, "scale(y, x, s, n)".
 void add_kernel_time(Device device, const char* call, double seconds);
 
 // Times a kernel from its construction to its destruction, if kernels are timed; does nothing on CUDA.

@@ -1,7 +1,6 @@
 #include "engine/replay.h"
 
 #include "engine/cuda_backend.h"
-#include "engine/dispatch.h"
 #include "engine/memory.h"
 #include "engine/profile.h"
 

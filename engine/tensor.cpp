@@ -4,7 +4,6 @@
 
 #include "engine/check.h"
 #include "engine/cuda_backend.h"
-#include "engine/dispatch.h"
 #include "engine/random.h"
 #include "engine/tape.h"
 

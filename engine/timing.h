@@ -7,13 +7,12 @@
 
 namespace runnel {
 
-// Seconds from the beginning to the end of what `work` makes the device do. On CUDA, where the beginning is when the
-// GPU has done what it was given before, and the host's own time counts only if the GPU waits for it.
+// Device time of `work` in seconds; on CUDA that between two events on the stream.
 double device_seconds(Device device, const std::function<void()>& work);
 
 struct KernelTime {
   int64_t calls = 0;
-  double seconds = 0;  // sum over the calls: nothing that passes between them
+  double seconds = 0;  // sum over the calls; gaps between them excluded
 };
 // Of all kernels that `work` calls. Each is timed by itself, and no graph is replayed meanwhile, so `work` takes longer
 // than otherwise.

@@ -7,9 +7,9 @@
 // result, the rule returns a gradient for each input. Here the op is checked by differences and then trains a small
 // network.
 #include <runnel/engine/check.h>
-#include <runnel/engine/check_gradients.h>
 #include <runnel/engine/tape.h>
 #include <runnel/models/optimizer.h>
+#include <runnel/ops/check_gradients.h>
 #include <runnel/ops/ops.h>
 #include <algorithm>
 #include <cmath>

@@ -33,7 +33,7 @@ int main(int argc, char** argv) try {
     while ((left -= counts[image[0]]) >= 0) ++image[0];
   }
   const auto decoder = incremental_decoder(model, 1);  // reads and predicts a byte at a time
-  complete(image, classes > 0 ? 0 : 1, *decoder, {0}, {key}, 1, {}, wanted);
+  sample_bytes(image, classes > 0 ? 0 : 1, *decoder, {0}, {key}, 1, {}, wanted);
 
   check(stbi_write_png(argv[2], side, side, channels, image.data(), side * channels), argv[2], ": cannot be written");
   std::printf("%s: task %s, %lld updates\n%s: %d x %d\n", checkpoint.path.c_str(), checkpoint.task.c_str(),

@@ -54,7 +54,11 @@ namespace {
 void append_settings(Settings& list, const AttentionKind& kind, AttentionConfig& config) {
   for (const AttentionKind::Option& option : kind.options) {
     SettingValue& value = config.values.try_emplace(option.name, option.value).first->second;
-    std::visit([&](auto& x) { list.push_back({option.name, &x, option.allowed, option.help, Since::later}); }, value);
+    std::visit(
+        [&](auto& x) {
+          list.push_back({option.name, &x, option.allowed, option.help, OldFiles::may_lack_it});
+        },
+        value);
   }
 }
 
@@ -74,14 +78,14 @@ Settings all_attention_settings(AttentionConfig& config, bool causal) {
 }
 
 std::shared_ptr<const AttentionLayer> make_attention(const AttentionConfig& config, const AttentionShape& shape,
-                                                     const AttentionKeys& keys, Device device) {
+                                                     const AttentionSeeds& keys, Device device) {
   const AttentionKind& kind = attention_kind(config.kind);
   check(shape.causal ? kind.causal : kind.full, "attention: ", kind.name, " has no ",
         shape.causal ? "causal form" : "form in which every query sees all keys");
   AttentionConfig checked{config.kind, attention_values(config)};
   for (const Setting& setting : attention_settings(checked)) {
     const std::string problem = problem_of(setting);
-    check(problem.empty(), "attention: ", kind.name, "'s ", setting.name, ": ", problem);
+    check(problem.empty(), "attention: ", kind.name, "'s ", setting.name, ": ", text_of(setting), " ", problem);
   }
   return kind.make(shape, checked.values, keys, device);
 }

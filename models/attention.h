@@ -9,17 +9,17 @@
 #include <variant>
 #include <vector>
 
-#include "engine/numerics.h"
 #include "engine/random.h"
 #include "engine/tensor.h"
 #include "models/parameters.h"
 #include "models/settings.h"
+#include "ops/numerics.h"
 
 namespace runnel {
 
 struct AttentionState;  // ops/linear_attention.h
 
-// What attention is told besides q, k and v.
+// Per-call inputs besides q, k and v.
 struct AttentionContext {
   Indices lengths = {};         // [B]: keys j >= lengths[b] are padding; empty: there is none
   std::optional<Key> key = {};  // randomness of a training step; none in evaluation
@@ -27,7 +27,7 @@ struct AttentionContext {
 };
 
 // What to make a decode state for.
-struct Decoding {
+struct DecodeOptions {
   int64_t batch, capacity;  // sequences, and the positions of each at most
   Device device;
   Precision precision = Precision::f32;  // of S, where S (eq. 18) is what is kept: f32 or bf16
@@ -56,7 +56,7 @@ class AttentionLayer {
                             const AttentionContext& context) const = 0;  // [B,L,H,E] [B,S,H,E] [B,S,H,M] -> [B,L,H,M]
   virtual Parameters parameters() const { return {}; }
   // The state before the first position; null if this kind has no incremental form.
-  virtual std::unique_ptr<DecodeState> decode(const Decoding&) const { return nullptr; }
+  virtual std::unique_ptr<DecodeState> decode(const DecodeOptions&) const { return nullptr; }
   // Whether weights are products of phi(q) and phi(k) with phi(x) = e^x for x <= 0, number by number: then
   // models/local_heads.h knows how to make a head begin on a neighbouring pixel.
   virtual bool has_exponential_features() const { return false; }
@@ -72,7 +72,7 @@ struct AttentionShape {
   int64_t max_length = 0;  // the longest sequence
 };
 
-struct AttentionKeys {
+struct AttentionSeeds {
   Key fixed;      // randomness of evaluation: the same in every model, so that no checkpoint needs to hold it
   Key init = {};  // of the initial values of what the layer learns
 };
@@ -96,7 +96,7 @@ struct AttentionKind {
   std::vector<Option> options;    // its own settings; names are unique among all kinds
   std::vector<Variant> variants;  // what `bench attention` compares; empty: itself with its defaults
   std::unique_ptr<AttentionLayer> (*make)(const AttentionShape& shape, const SettingValues& values,
-                                          const AttentionKeys& keys, Device device);
+                                          const AttentionSeeds& keys, Device device);
 };
 
 std::span<const AttentionKind* const> attention_kinds();
@@ -117,6 +117,6 @@ Settings all_attention_settings(AttentionConfig& config, bool causal);
 
 // Throws if the kind has no such form, or cannot have these settings.
 std::shared_ptr<const AttentionLayer> make_attention(const AttentionConfig& config, const AttentionShape& shape,
-                                                     const AttentionKeys& keys, Device device);
+                                                     const AttentionSeeds& keys, Device device);
 
 }  // namespace runnel

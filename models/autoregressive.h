@@ -19,8 +19,8 @@ struct AutoregressiveConfig {
 };
 // The numbers in the matrices that a model with any kind of attention has: a lower bound, for models too large to
 // build.
-double least_parameters(const AutoregressiveConfig& config);
-double fixed_numbers(const AutoregressiveConfig& config);  // that the model computes and a checkpoint does not hold
+double parameter_lower_bound(const AutoregressiveConfig& config);
+double buffer_size(const AutoregressiveConfig& config);  // that the model computes and a checkpoint does not hold
 // What a checkpoint says of the model; those with a help text are a user's to choose. Without the attention's own.
 Settings list(AutoregressiveConfig& config);
 

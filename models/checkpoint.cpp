@@ -6,6 +6,7 @@
 #include "engine/check.h"
 #include "engine/host.h"
 #include "models/json.h"
+#include "models/settings_text.h"
 
 namespace runnel {
 namespace {
@@ -41,10 +42,10 @@ auto metadata_of(const Checkpoint& c) {
 template <class Config>
 void check_size(const Config& c, const Checkpoint& checkpoint) {
   const std::string file = checkpoint.path.string();
-  check(least_parameters(c) <= static_cast<double>(element_count(checkpoint.content.tensors)) &&
+  check(parameter_lower_bound(c) <= static_cast<double>(element_count(checkpoint.content.tensors)) &&
             c.encoder.layers <= std::ssize(checkpoint.content.tensors),
         file, " is damaged: it describes a model that is larger than the file");
-  const double positions = fixed_numbers(c) * sizeof(float);
+  const double positions = buffer_size(c) * sizeof(float);
   const auto left = static_cast<double>(available_memory());
   check(positions <= left, file, ": sequences of ", c.max_length, " positions need ", positions / 1e9, " GB, and ",
         left / 1e9, " GB are left");

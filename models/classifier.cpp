@@ -45,14 +45,14 @@ Settings list(ClassifierConfig& c) {
        {"pairs", &c.pairs, {}, ""}});
 }
 
-double least_parameters(const ClassifierConfig& c) {
+double parameter_lower_bound(const ClassifierConfig& c) {
   const double head = static_cast<double>(hidden_width(c));
-  return least_parameters(c.encoder) + (c.positions == "learned" ? position_numbers(c) : 0) +
+  return parameter_lower_bound(c.encoder) + (c.positions == "learned" ? position_numbers(c) : 0) +
          static_cast<double>(c.encoder.width()) * (static_cast<double>(c.vocabulary) + head) +
          head * static_cast<double>(c.classes);
 }
 
-double fixed_numbers(const ClassifierConfig& c) { return c.positions == "learned" ? 0 : position_numbers(c); }
+double buffer_size(const ClassifierConfig& c) { return c.positions == "learned" ? 0 : position_numbers(c); }
 
 SequenceClassifier::SequenceClassifier(const ClassifierConfig& c, Key init, Device device)
     : config(checked(c)), encoder(c.encoder, false, longest(c), init, device) {

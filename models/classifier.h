@@ -21,8 +21,8 @@ struct ClassifierConfig {
   std::string positions = "learned";  // or sinusoidal; added to the embedding
 };
 // As for AutoregressiveConfig (models/autoregressive.h).
-double least_parameters(const ClassifierConfig& config);
-double fixed_numbers(const ClassifierConfig& config);
+double parameter_lower_bound(const ClassifierConfig& config);
+double buffer_size(const ClassifierConfig& config);
 Settings list(ClassifierConfig& config);
 
 struct SequenceClassifier {

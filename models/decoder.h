@@ -30,6 +30,7 @@ class Decoder {
   virtual bool is_replayable() const = 0;
 
  protected:
+  static void check_rows(const std::vector<int64_t>& rows, int64_t batch);  // throws if one of them is not in it
   const AutoregressiveTransformer& model_;
 };
 

@@ -10,16 +10,17 @@
 namespace runnel {
 
 Settings list(EncoderConfig& c, bool causal) {
-  return {{"layers", &c.layers, in_range(1, 1024), "encoder layers"},
-          {"heads", &c.heads, in_range(1, 1024), "attention heads; must divide --width"},
-          {"head_dim", &c.head_dim, in_range(1, 65536), ""},
-          {"feed_forward", &c.feed_forward, in_range(1, 1 << 20), "width of the feed-forward layers"},
-          {"dropout", &c.dropout, in_range(0, 0.95), "dropout probability"},
-          {"gelu", &c.gelu, {}, "", Since::later},
-          {"attention", &c.attention.kind, one_of(attention_names(causal)), "attention mechanism", Since::later}};
+  return {
+      {"layers", &c.layers, in_range(1, 1024), "encoder layers"},
+      {"heads", &c.heads, in_range(1, 1024), "attention heads; must divide --width"},
+      {"head_dim", &c.head_dim, in_range(1, 65536), ""},
+      {"feed_forward", &c.feed_forward, in_range(1, 1 << 20), "width of the feed-forward layers"},
+      {"dropout", &c.dropout, in_range(0, 0.95), "dropout probability"},
+      {"gelu", &c.gelu, {}, "", OldFiles::may_lack_it},
+      {"attention", &c.attention.kind, one_of(attention_names(causal)), "attention mechanism", OldFiles::may_lack_it}};
 }
 
-double least_parameters(const EncoderConfig& c) {
+double parameter_lower_bound(const EncoderConfig& c) {
   const auto width = static_cast<double>(c.width());
   const double projections = static_cast<double>(c.heads) * static_cast<double>(c.head_dim);
   return static_cast<double>(c.layers) * width * (3 * projections + 2 * static_cast<double>(c.feed_forward));
@@ -70,7 +71,7 @@ Encoder::Encoder(const EncoderConfig& c, bool causal, int64_t max_length, Key in
     const auto linear = [&](uint64_t number, int64_t out, int64_t in) {
       return random_linear(out, in, key.fold(number), device);
     };
-    const AttentionKeys keys{.fixed = Key{}.fold(static_cast<uint64_t>(1 + n)).fold(3), .init = key.fold(6)};
+    const AttentionSeeds keys{.fixed = Key{}.fold(static_cast<uint64_t>(1 + n)).fold(3), .init = key.fold(6)};
     layers.push_back({.query = linear(0, projected, d),
                       .key = has_key ? linear(1, projected, d) : Linear(),
                       .value = linear(2, projected, d),

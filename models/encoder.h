@@ -29,7 +29,7 @@ struct EncoderConfig {
 // The attention's own settings are not among them: see attention_settings. `causal`: which kinds can be chosen.
 Settings list(EncoderConfig& config, bool causal = true);
 // The numbers in the matrices of an encoder with any kind of attention: a lower bound, for models too large to build.
-double least_parameters(const EncoderConfig& config);
+double parameter_lower_bound(const EncoderConfig& config);
 
 // post-norm:  x1 = norm1(x + dropout(attend(x)))
 //             y  = norm2(x1 + dropout(feed_forward(x1)))

@@ -4,8 +4,6 @@
 // step is captured as one CUDA graph, and bytes are copied to the host only when all are drawn.
 #include "models/generation.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -15,21 +13,16 @@
 #include <utility>
 
 #include "engine/check.h"
-#include "engine/numerics.h"
+#include "engine/host.h"
 #include "engine/random.h"
 #include "engine/replay.h"
+#include "engine/threads.h"
 #include "ops/losses.h"
+#include "ops/numerics.h"
 #include "ops/shapes.h"
 
 namespace runnel {
 namespace {
-
-bool is_categorical(const Tensor& outputs) { return outputs.shape()[-1] == 256; }
-
-Indices byte_sample(const Tensor& outputs, const Keys& keys, float temperature, const Indices& position) {
-  return is_categorical(outputs) ? categorical_sample(outputs, keys, temperature, position)
-                                 : logistic_mixture_sample(outputs, keys, temperature, position);
-}
 
 constexpr int64_t largest_group = 36;
 constexpr int64_t largest_cuda_group = 16384;
@@ -55,7 +48,7 @@ class Team {
 
   void before_step() {
     constexpr int64_t alone = 256, watched = 32;  // steps
-    constexpr double most_lost = 24;              // in fastest steps: some milliseconds, of two waits or more
+    constexpr double max_lost = 24;               // in fastest steps: some milliseconds, of two waits or more
     const Clock::time_point now = Clock::now();
     const double seconds = std::chrono::duration<double>(now - std::exchange(begun_, now)).count();
     if (++step_ <= 2) return;  // the first step also prepares the weights
@@ -65,7 +58,7 @@ class Team {
     }
     fastest_ = std::min(fastest_, seconds);
     lost_ = step_ % watched == 0 ? 0 : lost_ + seconds - fastest_;
-    if (lost_ < most_lost * fastest_) return;
+    if (lost_ < max_lost * fastest_) return;
     omp_set_num_threads(1);
     until_ = step_ + alone;
     lost_ = 0;
@@ -81,23 +74,20 @@ class Team {
 
 }  // namespace
 
-Tensor byte_nll(const Tensor& outputs, const Indices& bytes) {
-  return is_categorical(outputs) ? categorical_nll(outputs, bytes) : logistic_mixture_nll(outputs, bytes);
-}
-
-void complete(std::vector<uint8_t>& sequences, int64_t known, const Decoder& decoder, const std::vector<int64_t>& from,
-              const std::vector<Key>& keys, float temperature,
-              const std::function<void(int64_t done, int64_t total)>& progress, const std::vector<int32_t>& classes) {
+void sample_bytes(std::vector<uint8_t>& sequences, int64_t known, const Decoder& decoder,
+                  const std::vector<int64_t>& from, const std::vector<Key>& keys, float temperature,
+                  const std::function<void(int64_t done, int64_t total)>& progress,
+                  const std::vector<int32_t>& classes) {
   const int64_t batch = static_cast<int64_t>(keys.size()), n = batch ? std::ssize(sequences) / batch : 0;
-  check(std::ssize(from) == batch && std::ssize(sequences) == batch * n, "complete: ", batch, " keys for ", from.size(),
-        " decoder states and ", sequences.size(), " bytes");
+  check(std::ssize(from) == batch && std::ssize(sequences) == batch * n, "sample_bytes: ", batch, " keys for ",
+        from.size(), " decoder states and ", sequences.size(), " bytes");
   const int64_t read = decoder.position().to_vector()[0], class_tokens = classes.empty() ? 0 : 1;
-  check(classes.empty() || classes.size() == keys.size(), "complete: ", classes.size(), " classes for ", batch,
+  check(classes.empty() || classes.size() == keys.size(), "sample_bytes: ", classes.size(), " classes for ", batch,
         " keys");
-  check(known + class_tokens >= 1 && read == known + class_tokens - 1, "complete: the decoder has read ", read,
+  check(known + class_tokens >= 1 && read == known + class_tokens - 1, "sample_bytes: the decoder has read ", read,
         " tokens, not all but the last of the ", known + class_tokens, " that are known");
   const int64_t longest = decoder.model().config.max_length;
-  check(n + class_tokens - 1 <= longest, "complete: ", n, " bytes are more than the ", longest,
+  check(n + class_tokens - 1 <= longest, "sample_bytes: ", n, " bytes are more than the ", longest,
         " positions of the model can predict");
 
   const Device device = decoder.position().device();

@@ -1,4 +1,4 @@
-// Sequences of bytes (images): the loss of a byte under a model's outputs, and bytes drawn one after another.
+// Sequences of bytes (images), drawn one byte after another.
 #pragma once
 #include <functional>
 #include <vector>
@@ -6,10 +6,6 @@
 #include "models/decoder.h"
 
 namespace runnel {
-
-// 256 outputs are the logits of a byte's values; 3K are the parameters of a mixture of K logistics, as in the paper.
-// -log P(byte) in nats, per position.
-Tensor byte_nll(const Tensor& outputs, const Indices& bytes);  // [...,256 or 3K] [...] -> [...]
 
 // Completes sequences of n bytes: `sequences` holds one per key, [B,n], of which the bytes known .. n-1 are drawn.
 // Sequence b goes on from sequence from[b] of `decoder`, which has read all known bytes but the last. Its byte t is
@@ -19,9 +15,9 @@ Tensor byte_nll(const Tensor& outputs, const Indices& bytes);  // [...,256 or 3K
 //
 // A class-conditional model reads the class of its image first, as token 256 + class: then `classes` holds one per key,
 // and known may be 0.
-void complete(std::vector<uint8_t>& sequences, int64_t known, const Decoder& decoder, const std::vector<int64_t>& from,
-              const std::vector<Key>& keys, float temperature,
-              const std::function<void(int64_t done, int64_t total)>& progress = {},
-              const std::vector<int32_t>& classes = {});
+void sample_bytes(std::vector<uint8_t>& sequences, int64_t known, const Decoder& decoder,
+                  const std::vector<int64_t>& from, const std::vector<Key>& keys, float temperature,
+                  const std::function<void(int64_t done, int64_t total)>& progress = {},
+                  const std::vector<int32_t>& classes = {});
 
 }  // namespace runnel

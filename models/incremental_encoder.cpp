@@ -32,7 +32,7 @@ struct IncrementalEncoder::Packed {
   LayerNorm norm;
 };
 
-IncrementalEncoder::IncrementalEncoder(const Encoder& encoder, const Decoding& decoding) {
+IncrementalEncoder::IncrementalEncoder(const Encoder& encoder, const DecodeOptions& decoding) {
   check(decoding.batch > 0, "decoder: the batch is ", decoding.batch);
   for (const EncoderLayer& layer : encoder.layers) {
     states_.push_back(layer.attention->decode(decoding));

@@ -11,7 +11,7 @@ namespace runnel {
 class IncrementalEncoder {
  public:
   // Throws Error if the attention has no incremental form.
-  IncrementalEncoder(const Encoder& encoder, const Decoding& decoding);
+  IncrementalEncoder(const Encoder& encoder, const DecodeOptions& decoding);
 
   // x of position number position[0] of each sequence, which comes after all that it was called with: [B,1,D] [1] ->
   // [B,1,D].

@@ -1,7 +1,6 @@
-// Optimizers. Adam (Kingma and Ba 2015), which with a weight decay is AdamW (Loshchilov and Hutter 2019) and rectified
-// is RAdam (Liu et al. 2020), what the paper's authors train with; its arithmetic is in ops/cpu/radam.cpp. Muon (Jordan
-// et al. 2024), which is for matrices only and learns more from as many updates; its arithmetic is in ops/cpu/muon.cpp.
-// SGD.
+// Optimizers: SGD, and Adam (Kingma and Ba 2015), which with a weight decay is AdamW (Loshchilov and Hutter 2019) and
+// rectified is RAdam (Liu et al. 2020), what the paper's authors train with; its arithmetic is in ops/cpu/radam.cpp.
+// models/muon.h has Muon.
 #pragma once
 #include <vector>
 
@@ -66,60 +65,6 @@ class Sgd {
   Parameters parameters_;
   std::vector<Tensor> m_;
   double lr_, momentum_;
-};
-
-class Muon {
- public:
-  Muon(Parameters matrices, double lr, double weight_decay);
-
-  // As Adam's; squares[i] is that of matrix i. Matrices the loss does not depend on are an error.
-  void begin_update();
-  void update(const Gradients& gradients, const Tensor& squares);
-  void set_lr(double lr) { lr_ = lr; }
-  Parameters state() const;  // as Adam's, but there is no v
-
- private:
-  Parameters matrices_;
-  std::vector<Tensor> m_;
-  Tensor rates_;  // of muon_step
-  double lr_, weight_decay_;
-};
-
-// What a run trains with: Adam, or Muon for the value, output and feed-forward matrices and Adam for the rest.
-//
-// If it is divided over processes() (ZeRO stage 1, Rajbhandari et al. 2020), each of them keeps the moments of some
-// parameters, updates those, and gives their new values to the others.
-class Optimizer {
- public:
-  Optimizer(const Parameters& parameters, AdamOptions options, bool muon = false, bool divided = false);
-
-  void step(const Gradients& gradients);
-  // The same in parts: the squared norms of the gradients, the last of which is that of all together and tells whether
-  // they are finite, and Adam's two halves.
-  Tensor squares(const Gradients& gradients) const { return squared_norms(all_, gradients); }
-  void begin_update();
-  void update(const Gradients& gradients, const Tensor& squares);
-  void set_lr(double lr);
-  // For checkpoints, the moments of all parameters. Collective, if they are divided.
-  Parameters state() const;
-  // Tensors for what state() returns: of 0, in host memory.
-  Parameters empty_state() const;
-  void set_state(const Parameters& state);  // this process's, from those of all
-  int64_t state_bytes() const;              // of this process
-  void set_steps(int64_t steps) { adam_.set_steps(steps); }
-
- private:
-  Parameters own_state() const;
-  void share_parameters();
-
-  Parameters all_;           // Muon's, then Adam's
-  int64_t muons_;            // how many of them are Muon's
-  int64_t own_muons_ = 0;    // of own_
-  std::vector<int> owners_;  // of each; empty: not divided
-  Parameters own_;           // this process's
-  Indices rows_;             // of own_ in squares, and the last
-  Adam adam_;
-  Muon muon_;
 };
 
 }  // namespace runnel

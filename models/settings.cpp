@@ -1,13 +1,7 @@
 #include "models/settings.h"
 
 #include <algorithm>
-#include <charconv>
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <sstream>
-
-#include "engine/check.h"
-#include "engine/text.h"
 
 namespace runnel {
 namespace {
@@ -104,88 +98,10 @@ std::string problem(const Allowed& allowed, const T& value) {
     return allowed.problem(value);
 }
 
-// The sentence that is wrong with the text, or "".
-template <class T>
-std::string read_number(const Allowed& allowed, const std::string& text, T& value) {
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (!allowed.choices().empty() && (stop != end || error != std::errc())) return allowed.problem(text);
-  if (stop != end || error == std::errc::invalid_argument)
-    return (std::is_integral_v<T> ? "is not a whole number " : "is not a number ") + allowed.description();
-  if (error == std::errc()) return "";
-  const bool has_end = !allowed.problem(HUGE_VALL).empty();
-  return "is not a number " + allowed.description() +
-         (has_end ? "" : " and at most " + std::to_string(std::numeric_limits<T>::max()));
-}
-
 }  // namespace
 
 std::string problem_of(const Setting& setting) {
-  const std::string wrong =
-      std::visit([&](const auto* value) { return problem(setting.allowed, *value); }, setting.value);
-  return wrong.empty() ? "" : excerpt(text_of(setting)) + " " + wrong;
-}
-
-std::string set_value(const Setting& setting, const std::string& text) {
-  const auto read = [&](auto* value) -> std::string {
-    using T = std::decay_t<decltype(*value)>;
-    T given{};
-    std::string wrong;
-    if constexpr (std::is_same_v<T, bool>) {
-      if (text != "true" && text != "false") wrong = "is neither true nor false";
-      given = text == "true";
-    } else if constexpr (std::is_arithmetic_v<T>) {
-      wrong = read_number(setting.allowed, text, given);
-    } else {
-      given = T{text};
-    }
-    if (wrong.empty()) wrong = problem(setting.allowed, given);
-    if (wrong.empty()) *value = std::move(given);
-    return wrong;
-  };
-  const std::string wrong = std::visit(read, setting.value);
-  return wrong.empty() ? "" : excerpt(text) + " " + wrong;
-}
-
-nlohmann::json to_json(const Settings& list) {
-  nlohmann::json json = nlohmann::json::object();
-  for (const Setting& setting : list)
-    std::visit([&](const auto* value) { json[setting.name] = *value; }, setting.value);
-  return json;
-}
-
-std::string read_json(const Settings& list, const nlohmann::json& json) {
-  for (const Setting& setting : list) {
-    const auto found = json.find(setting.name);
-    if (found == json.end()) {
-      if (setting.since == Since::later) continue;
-      return "\"" + setting.name + "\" is missing";
-    }
-    const bool fits = std::visit(
-        [&](auto* value) {
-          using T = std::decay_t<decltype(*value)>;
-          if constexpr (std::is_same_v<T, bool>) {
-            if (!found->is_boolean()) return false;
-          } else if constexpr (std::is_same_v<T, std::string>) {
-            if (!found->is_string()) return false;
-          } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-            if (!found->is_array()) return false;
-          } else if constexpr (std::is_same_v<T, double>) {
-            if (!found->is_number()) return false;
-          } else if constexpr (std::is_same_v<T, uint64_t>) {
-            if (!found->is_number_unsigned()) return false;
-          } else {
-            if (!found->is_number_integer()) return false;
-            if (found->is_number_unsigned() && found->template get<uint64_t>() > INT64_MAX) return false;
-          }
-          *value = found->template get<T>();
-          return true;
-        },
-        setting.value);
-    if (!fits) return "\"" + setting.name + "\" has another type";
-    if (const std::string wrong = problem_of(setting); !wrong.empty()) return "\"" + setting.name + "\": " + wrong;
-  }
-  return "";
+  return std::visit([&](const auto* value) { return problem(setting.allowed, *value); }, setting.value);
 }
 
 }  // namespace runnel

@@ -3,7 +3,6 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <variant>
 #include <vector>
@@ -34,7 +33,7 @@ inline Allowed in_range(double low, double high = HUGE_VAL) { return Range{low, 
 inline Allowed one_of(Choices words) { return words; }
 
 // Whether files that an older version wrote may lack the setting: its value then stays as it is.
-enum class Since { first, later };
+enum class OldFiles { have_it, may_lack_it };
 
 // One line of a list. The value stays where it is: in a struct that outlives the list.
 struct Setting {
@@ -42,8 +41,8 @@ struct Setting {
   std::variant<bool*, int64_t*, uint64_t*, double*, std::string*, std::vector<std::string>*> value;
   Allowed allowed;
   std::string help;
-  Since since = Since::first;
-  bool changeable = false;  // whether a run that is resumed may have another value
+  OldFiles old_files = OldFiles::have_it;
+  bool can_change_on_resume = false;  // whether a run that is resumed may have another value
 };
 using Settings = std::vector<Setting>;
 
@@ -51,13 +50,6 @@ using Settings = std::vector<Setting>;
 Settings extended(Settings list, const Settings& more);
 
 std::string text_of(const Setting& setting);     // its value: 128, 0.1, true, linear
-std::string problem_of(const Setting& setting);  // why its value is not allowed, a sentence without its name; or ""
-// Sets the value from what a user wrote. Whole numbers are decimal digits, with a minus or without; others may have a
-// point and an exponent, whatever the locale. Returns "", or the problem, and then changes nothing.
-std::string set_value(const Setting& setting, const std::string& text);
-nlohmann::json to_json(const Settings& list);  // {name: value}
-// Takes over the values of a JSON object. Returns "", or the first problem: a value that is missing, of another type or
-// out of its range, with the setting's name.
-std::string read_json(const Settings& list, const nlohmann::json& json);
+std::string problem_of(const Setting& setting);  // why its value is not allowed, a sentence without its subject; or ""
 
 }  // namespace runnel

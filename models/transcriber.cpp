@@ -43,13 +43,13 @@ Settings list(TranscriberConfig& c) {
                    {"max_length", &c.max_length, in_range(1, 1 << 20), ""}});
 }
 
-double least_parameters(const TranscriberConfig& c) {
-  if (is_transformer(c)) return least_parameters(c.encoder);
+double parameter_lower_bound(const TranscriberConfig& c) {
+  if (is_transformer(c)) return parameter_lower_bound(c.encoder);
   const auto width = static_cast<double>(c.lstm_width), directions = c.causal ? 1.0 : 2.0;
   return static_cast<double>(c.lstm_layers) * directions * 4 * width * width;
 }
 
-double fixed_numbers(const TranscriberConfig& c) {
+double buffer_size(const TranscriberConfig& c) {
   return is_transformer(c) ? static_cast<double>(c.max_length) * static_cast<double>(c.encoder.width()) / 2 : 0;
 }
 

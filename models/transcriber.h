@@ -24,8 +24,8 @@ struct TranscriberConfig {
   int64_t max_length = 3000;  // frames of the longest recording
 };
 // As for AutoregressiveConfig (models/autoregressive.h).
-double least_parameters(const TranscriberConfig& config);
-double fixed_numbers(const TranscriberConfig& config);
+double parameter_lower_bound(const TranscriberConfig& config);
+double buffer_size(const TranscriberConfig& config);
 Settings list(TranscriberConfig& config);
 
 struct Transcriber {

@@ -3,9 +3,9 @@
 #include <span>
 #include <vector>
 
-#include "engine/numerics.h"
 #include "engine/random.h"
 #include "engine/tensor.h"
+#include "ops/numerics.h"
 #include "ops/types.h"
 
 namespace runnel {

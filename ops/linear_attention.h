@@ -1,8 +1,8 @@
 // Linear attention: q [B,L,H,E], k [B,S,H,E], v [B,S,H,M] -> y [B,L,H,M]. ops/ops.h has the letters.
 #pragma once
-#include "engine/numerics.h"
 #include "engine/tensor.h"
 #include "ops/attention_mask.h"
+#include "ops/numerics.h"
 #include "ops/types.h"
 
 namespace runnel {

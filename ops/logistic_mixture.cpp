@@ -18,6 +18,8 @@ int64_t components(const char* op, const Tensor& params) {
   return shape[-1] / 3;
 }
 
+bool is_categorical(const Tensor& outputs) { return outputs.shape().rank() > 0 && outputs.shape()[-1] == 256; }
+
 }  // namespace
 
 Tensor logistic_mixture_nll(const Tensor& params, const Indices& bytes) {
@@ -47,6 +49,15 @@ Indices logistic_mixture_sample(const Tensor& params, const Keys& keys, float te
   DISPATCH(device, logistic_mixture_sample(bytes.data(), params.data(), keys.data(), position.data(), temperature,
                                            bytes.size(), k));
   return bytes;
+}
+
+Tensor byte_nll(const Tensor& outputs, const Indices& bytes) {
+  return is_categorical(outputs) ? categorical_nll(outputs, bytes) : logistic_mixture_nll(outputs, bytes);
+}
+
+Indices byte_sample(const Tensor& outputs, const Keys& keys, float temperature, const Indices& position) {
+  return is_categorical(outputs) ? categorical_sample(outputs, keys, temperature, position)
+                                 : logistic_mixture_sample(outputs, keys, temperature, position);
 }
 
 }  // namespace runnel

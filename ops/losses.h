@@ -30,4 +30,9 @@ Tensor logistic_mixture_nll(const Tensor& params, const Indices& bytes);  // [..
 Indices logistic_mixture_sample(const Tensor& params, const Keys& keys, float temperature = 1,
                                 const Indices& position = {});  // [...,3K] [rows] . [1] -> [...]
 
+// Of bytes: 256 outputs are the logits of a byte's values, 3K the parameters of a mixture of logistics.
+Tensor byte_nll(const Tensor& outputs, const Indices& bytes);  // [...,256 or 3K] [...] -> [...]
+Indices byte_sample(const Tensor& outputs, const Keys& keys, float temperature = 1,
+                    const Indices& position = {});  // [...,256 or 3K] [rows] . [1] -> [...]
+
 }  // namespace runnel

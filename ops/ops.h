@@ -9,7 +9,6 @@
 // This header is for programs that use the library: it includes all pages. Within Runnel, a file includes the pages
 // that it needs, so that another op on one page compiles few files again.
 #pragma once
-#include "engine/numerics.h"
 #include "engine/random.h"
 #include "engine/tape.h"
 #include "engine/tensor.h"
@@ -20,6 +19,7 @@
 #include "ops/linear.h"
 #include "ops/linear_attention.h"
 #include "ops/losses.h"
+#include "ops/numerics.h"
 #include "ops/optimizers.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"

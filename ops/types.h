@@ -14,8 +14,8 @@ enum class FeatureMap {
                  // exactly 0, where those underflow, gets no gradient
 };
 
-// Added to a sum of features, so that 0 / 0 is 0. The authors add 1e-6, which silences a head whose
-// features are exponentially small, as those of models/initial.h may become, and for good: no gradient brings it back.
+// Added to a sum of features, so that 0 / 0 is 0. The authors add 1e-6, beside which the features of sharply peaked
+// heads (models/local_heads.h) are too small: their outputs would become 0, with zero gradient.
 constexpr float normaliser_eps = 1e-24f;
 
 // In block_sparse_attention: query i sees key j only if |i - j| <= reach or j < global.

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "engine/check.h"
-#include "engine/check_gradients.h"
 #include "engine/device.h"
 #include "engine/memory.h"
 #include "engine/random.h"
 #include "engine/tape.h"
 #include "engine/tensor.h"
+#include "ops/check_gradients.h"
 
 // doctest's, for structured bindings, too: clang 14 does not let a lambda capture them.
 #undef CAPTURE

@@ -21,7 +21,7 @@ using namespace runnel::test;
 namespace {
 
 constexpr int64_t batch = 2, length = 13, heads = 2, e = 4;
-constexpr AttentionKeys layer_keys{.fixed = Key{5}, .init = Key{6}};
+constexpr AttentionSeeds layer_keys{.fixed = Key{5}, .init = Key{6}};
 
 constexpr AttentionShape shape(bool causal) { return {heads, e, causal, heads * e, length}; }
 

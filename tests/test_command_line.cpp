@@ -6,10 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/runtime.h"
-#include "engine/numerics.h"
 #include "engine/text.h"
 #include "models/attention.h"
 #include "models/settings.h"
+#include "models/settings_text.h"
+#include "ops/numerics.h"
 #include "tests/program.h"
 
 namespace runnel::test {

@@ -7,11 +7,12 @@
 #endif
 
 #include "apps/training/updater.h"
+#include "engine/host.h"
 #include "engine/replay.h"
 #include "engine/timing.h"
 #include "models/decoder.h"
 #include "models/generation.h"
-#include "models/optimizer.h"
+#include "models/muon.h"
 #include "ops/elementwise.h"
 #include "ops/layers.h"
 #include "ops/linear.h"
@@ -177,7 +178,7 @@ TEST_CASE("Updater: the losses of the CPU on CUDA, where an update is a graph, a
         Key{1}, device);
     AdamOptions options = authors_options;
     options.lr = 0.01;
-    Optimizer optimizer(model.parameters(), options, true);
+    ShardedOptimizer optimizer(model.parameters(), options, true);
     Updater updater(optimizer, device, Key{2}, [&](const Slice& slice, Key key) {
       return cross_entropy(model(slice.indices[0], key), slice.indices[0], slice.numbers[0]);
     });

@@ -18,6 +18,7 @@
 #include "tests/check.h"
 #include "tests/chunked_attention.h"
 #include "tests/paths.h"
+#include "tests/sources.h"
 
 using namespace runnel;
 using namespace runnel::test;
@@ -151,21 +152,39 @@ TEST_CASE("docs: README.md has at most 120 lines") {
   CHECK_LE(line_count(root / "README.md"), 120);
 }
 
-TEST_CASE("docs: the line counts of README.md's reading route are true") {
+// RUNNEL_WRITE_COUNTS=1 in the environment writes the counts of lines into README.md.
+TEST_CASE("docs: README.md's route leads through all that a program includes, in order, with true counts of lines") {
   if (!has_sources()) return;
-  static const std::regex counted(R"(\]\(([\w/.]+)\) \((\d+)\))"), total(R"(\*\*([\d,]+) lines\*\*)");
-  int64_t stated_total = 0, actual_total = 0;
-  for (const std::string& line : lines_of(root / "README.md")) {
-    for (const std::smatch& m : matches(line, counted)) {
-      const int64_t stated = std::stoll(m.str(2)), actual = line_count(root / m.str(1));
-      CHECK_MESSAGE(about(stated, actual), m.str(1) << " has " << actual << " lines, not " << stated);
-      actual_total += actual;
-    }
-    for (const std::smatch& m : matches(line, total))
-      stated_total = std::stoll(std::regex_replace(m.str(1), std::regex(","), ""));
+  static const std::regex counted(R"(\]\(([\w/.]+)\) \((\d+)\))"), total(R"(\*\*[\d,]+ lines\*\*)");
+  std::set<std::string> route;
+  int64_t all_lines = 0;
+  std::string written;
+  const std::string text = text_of(root / "README.md");
+  const std::set<std::string> all = closure("examples/train_copy.cpp");
+  auto rest = text.begin();
+  for (const std::smatch& m : matches(text, counted)) {
+    const std::string file = m.str(1);
+    const int64_t stated = std::stoll(m.str(2)), actual = line_count(root / file);
+    CHECK_MESSAGE(about(stated, actual), file << " has " << actual << " lines, not " << stated);
+    CHECK_MESSAGE(all.contains(file), file << " is not included");
+    for (const std::string& included : own_includes(file))
+      CHECK_MESSAGE((route.contains(included) || included == "ops/ops.h"), file << " stands before " << included);
+    route.insert(file);
+    all_lines += actual;
+    written.append(rest, m[0].first).append("](" + file + ") (" + std::to_string(actual) + ")");
+    rest = m[0].second;
   }
-  CHECK(actual_total > 0);
-  CHECK_MESSAGE(about(stated_total, actual_total), "in all " << actual_total << " lines, not " << stated_total);
+  for (const std::string& file : all) CHECK_MESSAGE(route.contains(file), file << " is missing in the route");
+  const std::string sum = std::to_string(all_lines / 1000) + "," + std::to_string(1000 + all_lines % 1000).substr(1);
+  written = std::regex_replace(written.append(rest, text.end()), total, "**" + sum + " lines**");
+  if (from_environment("RUNNEL_WRITE_COUNTS", "").empty()) {
+    const auto sums = matches(text, total);
+    REQUIRE(sums.size() == 1);
+    const std::string stated = std::regex_replace(sums[0].str(), std::regex("[^0-9]"), "");
+    CHECK_MESSAGE(about(std::stoll(stated), all_lines), "in all " << sum << " lines, not " << stated);
+  } else {
+    std::ofstream(root / "README.md") << written;
+  }
 }
 
 TEST_CASE("docs: every kind of attention and each of its settings has its place in docs/attention.md") {

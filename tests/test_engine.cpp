@@ -16,11 +16,11 @@
 
 #include "engine/finite_guard.h"
 #include "engine/host.h"
-#include "engine/numerics.h"
 #include "engine/recompute.h"
 #include "ops/elementwise.h"
 #include "ops/layers.h"
 #include "ops/linear.h"
+#include "ops/numerics.h"
 #include "ops/optimizers.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 
+#include "apps/training/folder_lock.h"
 #include "tests/check.h"
 #include "tests/program.h"
 

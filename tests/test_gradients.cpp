@@ -143,6 +143,15 @@ std::vector<OpCase> all_ops() {
        {around_zero({3, 6}, 1)},
        [=](const Inputs& in) { return Tensor(Shape{logistic_mixture_sample(in[0], keys).size()}); },
        {0}},
+      {"byte_nll",
+       {around_zero({3, 6}, 1)},
+       [](const Inputs& in) {
+         return byte_nll(in[0], Indices(Shape{3}, {0, 100, 255}));
+       }},
+      {"byte_sample",
+       {around_zero({3, 6}, 1)},
+       [=](const Inputs& in) { return Tensor(Shape{byte_sample(in[0], keys).size()}); },
+       {0}},
       {"causal_product", {q, k, v}, attend([](auto... in) { return causal_product(in...); })},
       {"linear_attention", {q, k, v}, attend([](auto... in) { return linear_attention(in...); })},
       {"linear_attention, from a state",

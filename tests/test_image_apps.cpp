@@ -8,6 +8,7 @@
 #include "datasets/synthetic_digits.h"
 #include "models/checkpoint.h"
 #include "models/generation.h"
+#include "ops/losses.h"
 #include "tests/check.h"
 #include "tests/mnist.h"
 #include "tests/overflow.h"

@@ -29,7 +29,7 @@ Inputs inputs(Shape shape, Device device) {
 
 Tensor scan(const Rung& rung, const Inputs& in) {
   Tensor y(in.x.shape(), in.x.device());
-  climb(rung, y, in.x, in.a, in.b);
+  run(rung, y, in.x, in.a, in.b);
   return y;
 }
 
@@ -98,7 +98,7 @@ TEST_CASE("ladder: a rung writes y and nothing else, also from a captured graph"
     for (const Rung& rung : ladder(device)) {
       CAPTURE(rung.name);
       const Tensor y(shape, device);
-      Replay replay(device, [&] { climb(rung, y, in.x, in.a, in.b); });
+      Replay replay(device, [&] { run(rung, y, in.x, in.a, in.b); });
       for (const char* run : {"direct", "captured", "replayed"}) {
         CAPTURE(run);
         const Tensor nan = Tensor::full(shape, NAN, device);  // overwritten, not added to
@@ -116,7 +116,7 @@ TEST_CASE("ladder: sizes that no rung has are refused in a sentence that names t
     for (const Rung& rung : ladder(device)) {
       const auto refuse = [&](Shape x, Shape a, Shape b, Shape y, const std::string& words) {
         const Tensor tx(x, device), ta(a, device), tb(b, device);
-        check_fails([&] { climb(rung, Tensor(y, device), tx, ta, tb); }, rung.name + words);
+        check_fails([&] { run(rung, Tensor(y, device), tx, ta, tb); }, rung.name + words);
       };
       const Shape some{2, 5, 3, 32}, other{2, 4, 3, 32}, none{2, 0, 3, 32}, wide{2, 5, 3, 33}, flat{10, 3, 32};
       const std::string all = " is not [B,L,H,32] with at least one position";

@@ -1,8 +1,8 @@
-#include "engine/numerics.h"
 #include "engine/replay.h"
 #include "ops/elementwise.h"
 #include "ops/layers.h"
 #include "ops/linear.h"
+#include "ops/numerics.h"
 #include "ops/reductions.h"
 #include "tests/check.h"
 

@@ -1,6 +1,6 @@
-#include "engine/numerics.h"
 #include "ops/elementwise.h"
 #include "ops/linear_attention.h"
+#include "ops/numerics.h"
 #include "ops/reductions.h"
 #include "tests/linear_attention_definition.h"
 #include "tests/memory_limit.h"

@@ -1,5 +1,5 @@
-#include "engine/numerics.h"
 #include "ops/linear.h"
+#include "ops/numerics.h"
 #include "ops/shapes.h"
 #include "tests/check.h"
 

@@ -225,7 +225,7 @@ TEST_CASE("complete draws each sequence as if it were alone, from the state that
     together.resize((b + 1) * n);
   }
   int64_t last = 0;
-  complete(together, known, *read, from, keys, 1, [&](int64_t bytes, int64_t of) {
+  sample_bytes(together, known, *read, from, keys, 1, [&](int64_t bytes, int64_t of) {
     CHECK_GT(bytes, last);
     CHECK_EQ(of, batch * (n - known));
     last = bytes;
@@ -235,7 +235,7 @@ TEST_CASE("complete draws each sequence as if it were alone, from the state that
     CAPTURE(b);
     std::vector<uint8_t> alone(together.begin() + b * n, together.begin() + b * n + known);
     alone.resize(n);
-    complete(alone, known, *read, {from[b]}, {keys[b]}, 1);
+    sample_bytes(alone, known, *read, {from[b]}, {keys[b]}, 1);
     CHECK(alone == std::vector<uint8_t>(together.begin() + b * n, together.begin() + (b + 1) * n));
   }
   // Drawn by hand: the first new byte follows from all that are known.
@@ -251,16 +251,16 @@ TEST_CASE("complete draws each sequence as if it were alone, from the state that
   read_prefixes(*uncached);
   std::vector<uint8_t> again = together;
   for (size_t b = 0; b < batch; ++b) std::fill_n(again.begin() + b * n + known, n - known, uint8_t{0});
-  complete(again, known, *uncached, from, keys, 1);
+  sample_bytes(again, known, *uncached, from, keys, 1);
   CHECK(again == together);
   for (const int64_t other : {known - 1, known + 1})
-    check_fails([&] { complete(together, other, *read, from, keys, 1); }, "the decoder has read 2 tokens");
+    check_fails([&] { sample_bytes(together, other, *read, from, keys, 1); }, "the decoder has read 2 tokens");
   std::vector<uint8_t> longer(batch * 14);
-  check_fails([&] { complete(longer, known, *read, from, keys, 1); }, "14 bytes are more than the 12 positions");
+  check_fails([&] { sample_bytes(longer, known, *read, from, keys, 1); }, "14 bytes are more than the 12 positions");
   const auto stop = [](int64_t, int64_t) { throw Error("stopped"); };
-  check_fails([&] { complete(together, known, *read, from, keys, 1, stop); }, "stopped");
-  check_fails([&] { complete(together, known, *read, from, keys, 1, stop); }, "stopped");  // no lock is left behind
-  check_fails([&] { complete(together, known, *read, {0}, keys, 1); }, "41 keys for 1 decoder states");
+  check_fails([&] { sample_bytes(together, known, *read, from, keys, 1, stop); }, "stopped");
+  check_fails([&] { sample_bytes(together, known, *read, from, keys, 1, stop); }, "stopped");  // no lock is left behind
+  check_fails([&] { sample_bytes(together, known, *read, {0}, keys, 1); }, "41 keys for 1 decoder states");
 }
 
 TEST_CASE("complete: a class-conditional model reads the class of each image before its first byte") {
@@ -272,7 +272,7 @@ TEST_CASE("complete: a class-conditional model reads the class of each image bef
   const std::unique_ptr<Decoder> start = incremental_decoder(model, 1);
   const auto draw = [&](const std::vector<int32_t>& classes) {
     std::vector<uint8_t> bytes(2 * 9);
-    complete(bytes, 0, *start, {0, 0}, {Key{3}, Key{4}}, 1, {}, classes);
+    sample_bytes(bytes, 0, *start, {0, 0}, {Key{3}, Key{4}}, 1, {}, classes);
     return bytes;
   };
   const std::vector<uint8_t> drawn = draw({7, 2});
@@ -287,8 +287,8 @@ TEST_CASE("complete: a class-conditional model reads the class of each image bef
   CHECK(draw({7, 2}) == drawn);
   CHECK(draw({1, 2}) != drawn);
   std::vector<uint8_t> bytes(18);
-  check_fails([&] { complete(bytes, 0, *start, {0, 0}, {Key{3}, Key{4}}, 1); }, "0 that are known");
-  check_fails([&] { complete(bytes, 0, *start, {0, 0}, {Key{3}, Key{4}}, 1, {}, {1}); }, "1 classes for 2 keys");
+  check_fails([&] { sample_bytes(bytes, 0, *start, {0, 0}, {Key{3}, Key{4}}, 1); }, "0 that are known");
+  check_fails([&] { sample_bytes(bytes, 0, *start, {0, 0}, {Key{3}, Key{4}}, 1, {}, {1}); }, "1 classes for 2 keys");
 }
 
 TEST_CASE("decoder: linear attention's state has the same size at any length, a KV cache grows with it") {

@@ -1,7 +1,7 @@
 #include <numeric>
 
 #include "models/autoregressive.h"
-#include "models/optimizer.h"
+#include "models/muon.h"
 #include "ops/elementwise.h"
 #include "ops/kernels/optimizers.h"
 #include "ops/optimizers.h"

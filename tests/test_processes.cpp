@@ -3,11 +3,12 @@
 #include <bit>
 #include <cstdlib>
 
+#include "apps/cli/version.h"
+#include "apps/processes/tree_sum.h"
+#include "apps/training/communicator.h"
+#include "apps/training/gradient_sum.h"
 #include "apps/training/settings.h"
-#include "engine/communicator.h"
 #include "engine/device.h"
-#include "engine/gradient_sum.h"
-#include "engine/version.h"
 #include "models/safetensors.h"
 #include "ops/elementwise.h"
 #include "ops/reductions.h"

@@ -1,7 +1,7 @@
 #include <numeric>
 
-#include "engine/numerics.h"
 #include "ops/approximate_attention.h"
+#include "ops/numerics.h"
 #include "ops/reductions.h"
 #include "tests/check.h"
 #include "tests/memory_limit.h"

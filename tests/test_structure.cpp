@@ -7,6 +7,7 @@
 
 #include "tests/check.h"
 #include "tests/program.h"
+#include "tests/sources.h"
 
 #if RUNNEL_CUDA_IS_EMULATED
 #include <cuda_runtime.h>
@@ -29,23 +30,27 @@ struct Rule {
 const std::map<std::string, Rule> rules = {
     {"engine", {{"engine"}, {"immintrin.h"}}},
     {"ops", {{"engine", "ops"}, {"dnnl.hpp", "immintrin.h", "arm_neon.h"}}},
-    {"cuda", {{"cuda"}, {"cuda_runtime.h", "cublasLt.h", "nccl.h"}}},
+    {"cuda", {{"cuda"}, {"cuda_runtime.h", "cublasLt.h"}}},
     {"models", {{"engine", "ops", "models"}, {"nlohmann/json.hpp", "nlohmann/json_fwd.hpp", "zlib.h"}}},
     {"datasets", {{"engine", "datasets"}, {"stb/stb_image.h", "zlib.h", "fftw3.h", "sndfile.h", "nlohmann/json.hpp"}}},
     {"apps",
      {{"engine", "ops", "cuda", "models", "datasets", "apps"},
       {"CLI/CLI.hpp", "benchmark/benchmark.h", "fmt/format.h", "mpi.h", "nlohmann/json.hpp", "stb/stb_image_write.h"}}},
 };
-const Names for_cuda = {"ops/ladder/kernels.h",  "engine/check.h",   "engine/memory.h",      "engine/numerics.h",
-                        "engine/cuda_backend.h", "engine/profile.h", "engine/communicator.h"};
+const Names for_cuda = {"ops/ladder/kernels.h", "ops/numerics.h",        "engine/check.h",
+                        "engine/memory.h",      "engine/cuda_backend.h", "engine/profile.h"};
+// The package that connects processes, in apps/ and cuda/, and what it may include besides.
+const std::string processes = "/processes/";
+const Names for_processes = {"apps/training/communicator.h", "apps/processes/nccl_communicator.h",
+                             "apps/processes/tree_sum.h", "nccl.h"};
 // Who may include the headers that are not for users of the library, or all those of a folder, besides the folders in
 // which they lie.
 const std::map<std::string, Names> private_headers = {
     {"ops/kernels", {"ops", "cuda", "apps/bench/kernels.cpp"}},  // a benchmark of each kernel by itself
     {"ops/ladder/kernels.h", {"ops", "cuda"}},
-    {"engine/dispatch.h", {"ops/kernels", "ops/ladder/kernels.h"}},
-    {"engine/profile.h", {"cuda/timing.cu"}},
-    {"engine/cuda_backend.h", {"cuda/device.cu", "cuda/timing.cu", "cuda/communicator.cu"}},
+    {"ops/kernels/dispatch.h", {"ops/kernels", "ops/ladder/kernels.h"}},
+    {"engine/profile.h", {"ops/kernels", "cuda/timing.cu"}},
+    {"engine/cuda_backend.h", {"cuda/device.cu", "cuda/timing.cu", "cuda/processes/nccl_communicator.cu"}},
 };
 
 std::string folder_of(const std::string& file) { return file.substr(0, file.rfind('/')); }
@@ -108,11 +113,7 @@ Names ops() {
 }
 
 // The headers of the device contract.
-Names contract_headers() {
-  Names headers = files("ops/kernels", {".h"});
-  headers.insert("engine/dispatch.h");
-  return headers;
-}
+Names contract_headers() { return files("ops/kernels", {".h"}); }
 
 // The void functions that a file defines, with their namespaces: runnel::cpu::scale.
 void add_definitions(Names& all, const std::string& file) {
@@ -142,8 +143,10 @@ TEST_CASE("structure: folders include only what they may") {
       for (const Include& include : includes(file)) {
         const std::string& name = include.name;
         const bool allowed = include.quoted ? rule.folders.contains(name.substr(0, name.find('/'))) ||
-                                                  (folder == "cuda" && contract.contains(name))
-                                            : is_standard_or_system(name) || rule.headers.contains(name);
+                                                  (folder == "cuda" && contract.contains(name)) ||
+                                                  (contains(file, processes) && for_processes.contains(name))
+                                            : is_standard_or_system(name) || rule.headers.contains(name) ||
+                                                  (contains(file, processes) && for_processes.contains(name));
         CHECK_MESSAGE(allowed, file << " must not include " << name);
       }
 }
@@ -179,7 +182,8 @@ TEST_CASE("structure: public headers include no private ones and define no macro
 TEST_CASE("structure: ops/ops.h includes every page of ops, and only programs that use the library include it") {
   if (!has_sources()) return;
   const auto is_page = [](const std::string& header) {
-    return header.starts_with("ops/") && header.find('/', 4) == std::string::npos && header != "ops/types.h";
+    return header.starts_with("ops/") && header.find('/', 4) == std::string::npos && header != "ops/types.h" &&
+           header != "ops/check_gradients.h";
   };
   Names included;
   add_with_includes(included, "ops/ops.h");
@@ -200,6 +204,22 @@ TEST_CASE("structure: ops/ops.h includes every page of ops, and only programs th
   CHECK(precompiled.contains("ops/cpu/loops.h"));
   for (const std::string& header : precompiled)
     CHECK_MESSAGE((!is_page(header) && !header.starts_with("ops/kernels/")), header << " is precompiled");
+}
+
+// A program that trains a transformer with the library, and all that it includes, with the sources of those headers:
+// what README.md's route leads through.
+TEST_CASE("structure: the core stays small: at most 2,000 lines of engine, 3,800 for a program that trains") {
+  if (!has_sources()) return;
+  const auto lines = [](const auto& all) {
+    int64_t count = 0;
+    for (const std::string& file : all) {
+      const std::string text = text_of(root / file);
+      count += std::count(text.begin(), text.end(), '\n');
+    }
+    return count;
+  };
+  CHECK_LE(lines(sources("engine")), 2000);
+  CHECK_LE(lines(closure("examples/train_copy.cpp")), 3800);
 }
 
 TEST_CASE("structure: every folder has a README") {
@@ -242,6 +262,7 @@ TEST_CASE("structure: only kernels call a kernel of one instruction set") {
   for (const std::string& file : sources("ops")) {
     const bool is_kernel = file.starts_with("ops/cpu/") || file.starts_with("ops/ladder/");
     if (is_kernel && file != "ops/cpu/gemm.cpp" && file != "ops/ladder/ladder.cpp") continue;
+    if (file == "ops/kernels/dispatch.h") continue;  // which chooses
     for (const std::smatch& m : matches(text_of(root / file), R"(\bcpu(_\w+)?::\w+)"))
       FAIL_CHECK(file << " calls " << m.str());
   }
@@ -250,7 +271,7 @@ TEST_CASE("structure: only kernels call a kernel of one instruction set") {
 // A virtual machine may hide any feature of its processor, so none comes along as part of an -march.
 TEST_CASE("structure: the kernels of an instruction set are compiled for features that the program asks for") {
   if (!has_sources()) return;
-  const std::string cmake = text_of(root / "CMakeLists.txt"), asked = text_of(root / "engine/numerics.cpp");
+  const std::string cmake = text_of(root / "CMakeLists.txt"), asked = text_of(root / "ops/numerics.cpp");
   const auto sets = matches(cmake, R"(^set\((avx\w+) ([^)]*)\))");
   REQUIRE(sets.size() == 3);
   for (const std::smatch& set : sets) {
@@ -282,10 +303,10 @@ TEST_CASE("structure: the tests have launched every CUDA kernel of the contract"
 }
 #endif
 
-TEST_CASE("structure: only engine/dispatch.h knows whether there is CUDA") {  // and tests, which may know anything
+TEST_CASE("structure: only two headers know whether there is CUDA") {  // and tests, which may know anything
   if (!has_sources()) return;
   for (const auto& [folder, rule] : rules)
     for (const std::string& file : sources(folder))
-      if (file != "engine/dispatch.h")
+      if (file != "ops/kernels/dispatch.h" && file != "engine/device.h")
         CHECK_MESSAGE(text_of(root / file).find("RUNNEL_WITH_CUDA") == std::string::npos, file);
 }

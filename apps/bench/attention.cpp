@@ -8,6 +8,7 @@
 
 #include "apps/bench/bench.h"
 #include "engine/check.h"
+#include "engine/host.h"
 #include "engine/tape.h"
 #include "models/attention.h"
 
@@ -79,14 +80,14 @@ std::vector<Method> methods_of(const AttentionOptions& o) {
 }
 
 PerSample measure(const AttentionOptions& o, const Method& method, int64_t length, int64_t batch) {
-  const Device device = o.where();
+  const Device device = o.chosen_device();
   const int64_t live = memory_use(device).live;
   reset_peak(device);
   const Shape shape{batch, length, o.heads, o.head_dim};
   std::vector<Tensor> in;
   for (const uint64_t i : {1, 2, 3}) in.push_back(uniform(shape, Key{i}, device).set_wants_grad());
   const Tensor dy = uniform(shape, Key{4}, device);
-  const AttentionKeys keys{.fixed = Key{5}, .init = Key{6}};
+  const AttentionSeeds keys{.fixed = Key{5}, .init = Key{6}};
   const auto layer = make_attention(method.config, o.shape(length), keys, device);
   const Tensor input = uniform(Shape{batch, length, o.heads * o.head_dim}, Key{7}, device);
   const auto pass = [&] {
@@ -170,7 +171,8 @@ int bench_attention(AttentionOptions& o) {
       if (!known.empty()) {
         const PerSample sample = foreseen(known, static_cast<double>(length));
         const double seconds = sample.seconds * static_cast<double>(batch);
-        const bool fits = sample.bytes * static_cast<double>(batch) < static_cast<double>(free_memory(o.where()));
+        const bool fits =
+            sample.bytes * static_cast<double>(batch) < static_cast<double>(free_memory(o.chosen_device()));
         if (seconds > o.limit || !fits) {
           table.note(
               fmt::format("{} from L = {} on: left out, {}", method.name, std::max(length, lengths[0]),

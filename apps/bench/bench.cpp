@@ -14,6 +14,7 @@
 #include "engine/file.h"
 #include "engine/replay.h"
 #include "engine/timing.h"
+#include "models/settings_text.h"
 #include "ops/linear.h"
 
 namespace runnel {
@@ -22,7 +23,7 @@ double median_seconds(const Timing& o, const std::function<void()>& call) {
   const auto once = [&] {
     const auto start = std::chrono::steady_clock::now();
     call();
-    synchronize(o.where());
+    synchronize(o.chosen_device());
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
   const double first = once();
@@ -103,15 +104,16 @@ Tensor uniform(Shape shape, Key key, Device device) {
 int64_t product_size(Device device) { return device == Device::cpu ? 2048 : cuda_is_emulated() ? 64 : 8192; }
 
 double product_rate(const Timing& o) {
-  const int64_t n = product_size(o.where());
-  const Tensor a = uniform(Shape{n, n}, Key{1}, o.where()), b = uniform(Shape{n, n}, Key{2}, o.where());
+  const int64_t n = product_size(o.chosen_device());
+  const Tensor a = uniform(Shape{n, n}, Key{1}, o.chosen_device()), b = uniform(Shape{n, n}, Key{2}, o.chosen_device());
   return 2 * std::pow(static_cast<double>(n), 3) / median_seconds(o, [&] { matmul(a, b); });
 }
 
 std::string hardware(const Timing& o, double rate) {
-  const int64_t n = product_size(o.where());
-  return fmt::format("{}, {} threads, {}; products of {} x {} in {}: {:.0f} GFLOP/s", model_name(o.where()), o.threads,
-                     o.precision, n, n, o.where() == Device::cpu ? "float32" : o.precision, rate / 1e9);
+  const int64_t n = product_size(o.chosen_device());
+  return fmt::format("{}, {} threads, {}; products of {} x {} in {}: {:.0f} GFLOP/s", model_name(o.chosen_device()),
+                     o.threads, o.precision, n, n, o.chosen_device() == Device::cpu ? "float32" : o.precision,
+                     rate / 1e9);
 }
 
 namespace {

@@ -58,8 +58,8 @@ std::vector<int64_t> chosen_numbers(const std::string& flag, const std::string& 
 // Numbers in [-1, 1).
 Tensor uniform(Shape shape, Key key, Device device);
 
-// Median seconds of --runs calls after one that warms up: new memory is slow. Of one call if it takes more than 5 s; if
-// more than 20, of the first one itself, for which that no longer matters.
+// Median seconds of --runs calls after a warm-up, since new memory is slow; one call if it takes above 5 s, and the
+// warm-up itself if that takes above 20 s.
 double median_seconds(const Timing& options, const std::function<void()>& call);
 
 double median(std::vector<double> values);

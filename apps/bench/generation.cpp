@@ -73,7 +73,7 @@ double seconds_incremental(const GenerationOptions& o, const AutoregressiveTrans
   std::vector<Key> keys;
   for (uint64_t i = 0; i < count; ++i) keys.push_back(Key{i});
   const std::unique_ptr<Decoder> start = incremental_decoder(model, 1, state);
-  return median_seconds(o, [&] { complete(images, 1, *start, std::vector<int64_t>(count), keys, 1); });
+  return median_seconds(o, [&] { sample_bytes(images, 1, *start, std::vector<int64_t>(count), keys, 1); });
 }
 
 // The same without a state: as many positions as are timed, each in the middle of an equal part of the image, stand for
@@ -88,9 +88,9 @@ double seconds_uncached(const GenerationOptions& o, const AutoregressiveTransfor
       std::vector<int32_t> bytes;
       for (int64_t b = 0; b < count; ++b)
         bytes.push_back(static_cast<int32_t>(Key{7}.below(static_cast<uint64_t>(t * count + b), 256)));
-      before->read(Indices(Shape{count}, bytes, o.where()));
+      before->read(Indices(Shape{count}, bytes, o.chosen_device()));
     }
-    const Indices last(Shape{count}, std::vector<int32_t>(static_cast<size_t>(count)), o.where());
+    const Indices last(Shape{count}, std::vector<int32_t>(static_cast<size_t>(count)), o.chosen_device());
     std::vector<int64_t> rows(static_cast<size_t>(count));
     std::iota(rows.begin(), rows.end(), 0);
     sum += median_seconds(o, [&] { before->select(rows)->step(last); });
@@ -100,7 +100,7 @@ double seconds_uncached(const GenerationOptions& o, const AutoregressiveTransfor
 
 // How many images are drawn at once. A GPU needs thousands to be busy; without a state, a batch of sequences is enough.
 std::vector<int64_t> counts(const GenerationOptions& o, const Row& row) {
-  if (o.where() == Device::cpu) return {1, 8, 64};
+  if (o.chosen_device() == Device::cpu) return {1, 8, 64};
   return row.incremental ? std::vector<int64_t>{1, 64, 1024, 4096, 16384} : std::vector<int64_t>{1, 64};
 }
 
@@ -132,7 +132,7 @@ int bench_generation(GenerationOptions& o) {
     AutoregressiveConfig own = config;
     own.encoder.attention = {row.kind, row.values};
     if (row.kind == "lsh") own.encoder.attention.values["chunk"] = int64_t{o.images == "mnist" ? 29 : 37};
-    const AutoregressiveTransformer model(own, Key{1}, o.where());
+    const AutoregressiveTransformer model(own, Key{1}, o.chosen_device());
     double one = 0, rate = 0;
     int64_t best = 0;
     const std::vector<int64_t> at_once = counts(o, row);
@@ -148,7 +148,7 @@ int bench_generation(GenerationOptions& o) {
       }
       if (i + 1 == at_once.size()) break;
       // A GPU that few images leave idle takes hardly longer for more of them.
-      const double growth = o.where() == Device::cpu ? static_cast<double>(at_once[i + 1] / count) : 4;
+      const double growth = o.chosen_device() == Device::cpu ? static_cast<double>(at_once[i + 1] / count) : 4;
       const double next =
           growth * seconds *
           (row.incremental ? 1 : static_cast<double>(o.positions) / static_cast<double>(config.max_length));

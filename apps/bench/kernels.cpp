@@ -14,7 +14,6 @@
 #include <numeric>
 
 #include "apps/bench/bench.h"
-#include "engine/numerics.h"
 #include "ops/kernels/approximate_attention.h"
 #include "ops/kernels/elementwise.h"
 #include "ops/kernels/layers.h"
@@ -25,6 +24,7 @@
 #include "ops/kernels/reductions.h"
 #include "ops/kernels/shapes.h"
 #include "ops/kernels/softmax_attention.h"
+#include "ops/numerics.h"
 #include "ops/optimizers.h"
 #include "ops/softmax_attention.h"
 #if RUNNEL_WITH_BENCHMARK
@@ -262,11 +262,11 @@ std::vector<Kernel> kernels(Device device) {
 void time_on_cuda(const KernelsOptions& o, std::vector<Kernel> first,
                   const std::function<std::vector<Kernel>()>& another_set,
                   const std::function<void(const Kernel&, double seconds)>& report) {
-  const int64_t most_sets = cuda_is_emulated() ? 2 : 16;  // which do not fit into an L2 cache together
+  const int64_t max_sets = cuda_is_emulated() ? 2 : 16;  // which do not fit into an L2 cache together
   std::deque<std::vector<Kernel>> sets{std::move(first)};
   for (size_t k = 0; k < sets[0].size(); ++k)
     report(sets[0][k], cuda_seconds(o, o.seconds, [&](int64_t i) {
-             const size_t set = static_cast<size_t>(i % most_sets);
+             const size_t set = static_cast<size_t>(i % max_sets);
              if (set == sets.size()) sets.push_back(another_set());
              sets[set][k].run();
            }));
@@ -317,7 +317,7 @@ void time_on_cpu(const KernelsOptions&, const std::vector<Kernel>&,
 
 // Bytes per second, read and written, of a copy.
 double copy_rate(const KernelsOptions& o) {
-  const Device device = o.where();
+  const Device device = o.chosen_device();
   const int64_t large = large_array(device);
   const Tensor from = Tensor::full({large}, 1, device), to = Tensor::full({large}, 1, device);
   const auto copy = [&] { DISPATCH(device, scale(Tensor(to).data(), from.data(), 1, large)); };
@@ -342,7 +342,7 @@ void plot_roofline(const Table& table, double bytes, double operations, const st
 }
 
 int bench_kernels(KernelsOptions& o) {
-  const Device device = o.where();
+  const Device device = o.chosen_device();
   const double bytes = copy_rate(o), operations = product_rate(o);
   fmt::print(
       "sizes of the copy task: B {}, L 128, H 8, E = M = 32, D 256, F 1024, float32. Small arrays may lie in a cache. "

@@ -30,13 +30,13 @@ struct Size {
 
 std::vector<Size> sizes(const LadderOptions& o) {
   if (o.length) return {{std::max<int64_t>(1, o.batch), o.length}};
-  if (o.where() == Device::cuda) return {{10, 784}, {1, 65536}};
+  if (o.chosen_device() == Device::cuda) return {{10, 784}, {1, 65536}};
   return {{10, 1024}, {1, 4096}};  // at which the definition takes seconds
 }
 
 int bench_ladder(LadderOptions& o) {
   check<UsageError>(o.length || !o.batch, "--batch ", o.batch, " needs --length, too");
-  const Device device = o.where();
+  const Device device = o.chosen_device();
   const std::vector<Rung> rungs = ladder(device);
   const std::vector<Size> all = sizes(o);
   fmt::print("y_i = sum_{{j<=i}} (q_i . k_j) v_j, forward only, H {}, E = M = 32\n", o.heads);
@@ -48,7 +48,7 @@ int bench_ladder(LadderOptions& o) {
     const Tensor y(shape, device);
     double first = 0;
     for (const Rung& rung : rungs) {
-      const auto call = [&] { climb(rung, y, x, a, b); };
+      const auto call = [&] { run(rung, y, x, a, b); };
       const double seconds =
           device == Device::cpu ? median_seconds(o, call) : cuda_seconds(o, 0.02, [&](int64_t) { call(); });
       if (first == 0) first = seconds;

@@ -64,12 +64,12 @@ struct Cell {
 };
 
 // Score over speed; the area of a dot is the memory.
-void bubble_plot(const fs::path& csv, const fs::path& png, const std::string& task, double most_bytes) {
+void bubble_plot(const fs::path& csv, const fs::path& png, const std::string& task, double max_bytes) {
   plot(png, "set title " + quoted(task + ": the size of a dot is the memory of training") +
                 "; set xlabel 'tokens per second in training'; set format x '%.0s%c'; set ylabel 'test accuracy in per "
                 "cent'; "
                 "unset key; set xrange [0:*]; set offsets 0, graph 0.1, graph 0.15, graph 0.1; plot " +
-                data_file(csv) + " skip 1 using 7:5:(2+6*sqrt($8/" + std::to_string(most_bytes) +
+                data_file(csv) + " skip 1 using 7:5:(2+6*sqrt($8/" + std::to_string(max_bytes) +
                 ")) with points pt 7 ps variable lc rgb '#a03060b0', " + data_file(csv) +
                 " skip 1 using 7:5:1 with labels offset 0,1.5");
 }
@@ -99,7 +99,7 @@ int bench_lra(ArenaOptions& o) {
   const fs::path folder = fs::path(o.out) / (o.task + "-" + o.preset);
   fs::create_directories(folder);
   std::vector<Cell> cells;
-  double most_bytes = 1;
+  double max_bytes = 1;
   for (const std::string& kind : kinds)
     for (int64_t i = 0; i < o.seeds; ++i) {
       ClassificationSettings settings = base;
@@ -113,11 +113,11 @@ int bench_lra(ArenaOptions& o) {
       fmt::print("{} attention, seed {}\n", kind, settings.seed);
       const auto updates = [&] { return read_checkpoint(fs::path(settings.out) / "last.safetensors").step(); };
       const int64_t before = settings.resume ? updates() : 0;
-      reset_peak(o.where());
+      reset_peak(o.chosen_device());
       if (const int status = train_classification(settings, data)) return status;
       const int64_t step = updates();
       const double bytes =
-          step > before ? static_cast<double>(memory_use(o.where()).peak) : 0;  // 0: no update was made
+          step > before ? static_cast<double>(memory_use(o.chosen_device()).peak) : 0;  // 0: no update was made
       const LoadedClassifier loaded(settings.out, dataset, o);
       const std::vector<int64_t> samples = some_samples(data.test, o.limit);
       const Score result =
@@ -125,7 +125,7 @@ int bench_lra(ArenaOptions& o) {
                 data.test, samples);
       cells.push_back({kind, settings.seed, element_count(loaded.model.parameters()), step, result.accuracy,
                        result.loss, trained_rate(settings.out), bytes});
-      most_bytes = std::max(most_bytes, bytes);
+      max_bytes = std::max(max_bytes, bytes);
       fmt::print("{}: test accuracy {:.2f}%\n", kind, result.accuracy);
 
       // After each run, so that what is there can be looked at.
@@ -161,7 +161,7 @@ int bench_lra(ArenaOptions& o) {
       write_atomically(folder / "lra.csv", {csv});
       write_atomically(folder / "lra.md", {page});
     }
-  bubble_plot(folder / "lra.csv", folder / "lra.png", o.task, most_bytes);
+  bubble_plot(folder / "lra.csv", folder / "lra.png", o.task, max_bytes);
   fmt::print("{}", read_file(folder / "lra.md", 1 << 20));
   nlohmann::json rows = nlohmann::json::array(), shortcuts = nlohmann::json::array();
   for (const Probe& probe : probes) shortcuts.push_back({{"name", probe.name}, {"accuracy_percent", probe.accuracy}});

@@ -37,14 +37,14 @@ struct Cost {
 };
 
 Cost measure(const SpeedOptions& o, const std::string& kind, int64_t length) {
-  const Device device = o.where();
+  const Device device = o.chosen_device();
   const int64_t live = memory_use(device).live;
   reset_peak(device);
   ClassifierConfig config = o.model;
   config.encoder.attention.kind = kind;
   config.max_length = length;
   const SequenceClassifier model(config, Key{1}, device);
-  Optimizer optimizer(model.parameters(), authors_options);
+  ShardedOptimizer optimizer(model.parameters(), authors_options);
   Updater updater(optimizer, device, Key{2}, [&](const Slice& s, Key key) {
     return cross_entropy(model({s.indices[0], s.indices[1], s.indices[2]}, key), s.indices[3]);
   });

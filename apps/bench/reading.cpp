@@ -31,7 +31,7 @@ int bench_reading(ReadingOptions& o) {
   const auto measure = [&](const ImageSet& set, auto load) {
     row(set.name, set.count, median_seconds(o, [&] { load(directory, Split::train); }));
     int64_t step = 0;
-    row("a batch of it", 10, median_seconds(o, [&] { byte_batch(set, 10 * step++, 10, o.where()); }));
+    row("a batch of it", 10, median_seconds(o, [&] { byte_batch(set, 10 * step++, 10, o.chosen_device()); }));
   };
   measure(mnist, load_mnist);
   try {

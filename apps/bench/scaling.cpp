@@ -19,10 +19,10 @@
 #include <utility>
 
 #include "apps/bench/bench.h"
+#include "apps/training/communicator.h"
 #include "apps/training/settings.h"
 #include "apps/training/updater.h"
 #include "engine/check.h"
-#include "engine/communicator.h"
 #include "engine/tape.h"
 #include "ops/elementwise.h"
 #include "ops/losses.h"
@@ -82,11 +82,11 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 // Of this process; all processes measure together.
 Measured measure(const ScalingOptions& o, const Workload& w) {
   Communicator& all = processes();
-  const AutoregressiveTransformer model(w.config, Key{1}, o.where());
-  Optimizer optimizer(model.parameters(), authors_options);
+  const AutoregressiveTransformer model(w.config, Key{1}, o.chosen_device());
+  ShardedOptimizer optimizer(model.parameters(), authors_options);
   const bool mixture = w.config.outputs == 30;
   Updater updater(
-      optimizer, o.where(), Key{2},
+      optimizer, o.chosen_device(), Key{2},
       [&](const Slice& slice, Key key) {
         const Tensor y = model(slice.indices[0], key);
         return mixture ? scale(sum(logistic_mixture_nll(y, slice.indices[1])), 1e-4f)
@@ -133,7 +133,10 @@ Measured measure(const ScalingOptions& o, const Workload& w) {
   Tape tape;  // what the optimizer takes by itself
   const Tensor loss = scale(sum(model(slices[0].indices[0], Key{5})), 1e-6f);
   const Gradients one = tape.backward(loss);
-  m.optimizer = median_seconds(o, [&] { optimizer.step(one); });
+  m.optimizer = median_seconds(o, [&] {
+    optimizer.begin_update();
+    optimizer.update(one, optimizer.squares(one));
+  });
   return m;
 }
 
@@ -177,7 +180,7 @@ int bench_scaling(ScalingOptions& o) {
     print_json(rows);
     return 0;
   }
-  check<UsageError>(o.where() == Device::cpu, "bench scaling measures processes on the CPU; give --device cpu");
+  check<UsageError>(o.chosen_device() == Device::cpu, "bench scaling measures processes on the CPU; give --device cpu");
   o.sums();  // throws if the flags do not go together
   const int64_t wanted = o.processes ? o.processes : std::min(o.threads, parts);
   const auto most = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(wanted)));

@@ -108,7 +108,7 @@ int train_systems(const SpeechBenchOptions& o, const std::vector<std::string>& s
 // Seconds and memory of an update of four recordings over their length.
 int time_updates(const SpeechBenchOptions& o, const std::vector<std::string>& systems) {
   constexpr int64_t batch = 4, shortest = 800, symbols = 41;
-  const Device device = o.where();
+  const Device device = o.chosen_device();
   Table table(o, "speech-frames", {"system", "frames", "ms", "frames_per_s", "bytes"},
               std::ssize(systems) * (o.frames / shortest));
   for (int64_t frames = shortest; frames <= o.frames; frames += shortest) {
@@ -130,7 +130,7 @@ int time_updates(const SpeechBenchOptions& o, const std::vector<std::string>& sy
       s.batch = batch;
       s.length = o.frames;
       const std::unique_ptr<Task> task = speech_training(s, data);
-      Optimizer optimizer(task->parameters(), authors_options);
+      ShardedOptimizer optimizer(task->parameters(), authors_options);
       Updater updater(optimizer, device, Key{2}, [&](const Slice& slice, Key key) { return task->loss(slice, key); });
       int64_t step = 0;
       const double seconds = median_seconds(o, [&] { updater.update(step++, {task->slice(0, batch)}); });
@@ -153,7 +153,7 @@ int time_streams(const SpeechBenchOptions& o, const std::vector<std::string>& sy
     s.normalise = "corpus";
     const int64_t frames_per_second = 100 / s.stack;
     s.length = o.stream * frames_per_second * s.stack;
-    const Transcriber model(s.model_for(20), key_for(o.seed, Purpose::initialisation), o.where());
+    const Transcriber model(s.model_for(20), key_for(o.seed, Purpose::initialisation), o.chosen_device());
     TranscriberStream stream(model);
     const std::vector<float> frame = uniform(Shape{model.config.bins}, Key{1}, Device::cpu).to_vector();
     for (int64_t part = 1; part <= 4; ++part) {

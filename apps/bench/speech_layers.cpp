@@ -14,12 +14,12 @@ namespace {
 // T 150, U 40, 28 symbols, batch 64: the sizes of warp-ctc's benchmark.
 double ctc_seconds(const BenchOptions& o) {
   constexpr int64_t batch = 64, frames = 150, labels = 40, symbols = 28;
-  Tensor logits = uniform(Shape{batch, frames, symbols}, Key{1}, o.where());
+  Tensor logits = uniform(Shape{batch, frames, symbols}, Key{1}, o.chosen_device());
   logits.set_wants_grad();
   std::vector<int32_t> targets;
   for (uint64_t i = 0; i < batch * labels; ++i)
     targets.push_back(static_cast<int32_t>(1 + Key{2}.below(i, symbols - 1)));
-  const Indices all(Shape{batch, labels}, targets, o.where());
+  const Indices all(Shape{batch, labels}, targets, o.chosen_device());
   return median_seconds(o, [&] {
     Tape tape;
     const Tensor loss = sum(ctc_loss(logits, {}, all, {}));
@@ -29,8 +29,8 @@ double ctc_seconds(const BenchOptions& o) {
 
 // The paper's Bi-LSTM, of 3 layers 320 wide, on 16 recordings of 400 frames.
 double lstm_seconds(const BenchOptions& o) {
-  const Lstm model({}, Key{1}, o.where());
-  const Tensor x = uniform(Shape{16, 400, model.config.input_width}, Key{2}, o.where());
+  const Lstm model({}, Key{1}, o.chosen_device());
+  const Tensor x = uniform(Shape{16, 400, model.config.input_width}, Key{2}, o.chosen_device());
   return median_seconds(o, [&] {
     Tape tape;
     const Tensor y = sum(model(x));

@@ -37,9 +37,9 @@ int bench_training(TrainingOptions& o) {
   nlohmann::json rows = nlohmann::json::array();
   const auto measure = [&](const char* name, AutoregressiveConfig config, const auto& slice_of, const auto& loss) {
     config.encoder.attention = o.attention;
-    AutoregressiveTransformer model(config, Key{1}, o.where());
-    Optimizer optimizer(model.parameters(), authors_options);
-    Updater updater(optimizer, o.where(), Key{2},
+    AutoregressiveTransformer model(config, Key{1}, o.chosen_device());
+    ShardedOptimizer optimizer(model.parameters(), authors_options);
+    Updater updater(optimizer, o.chosen_device(), Key{2},
                     [&](const Slice& slice, Key key) { return loss(slice, model(slice.indices[0], key)); });
     int64_t step = 0;
     const auto update = [&] {
@@ -56,8 +56,8 @@ int bench_training(TrainingOptions& o) {
                                                            {"length", config.max_length},
                                                            {"tokens_per_second", rate},
                                                            {"ms_per_step", 1e3 * seconds}});
-    if (o.where() == Device::cuda) {
-      const KernelTime time = kernel_time(o.where(), update);
+    if (o.chosen_device() == Device::cuda) {
+      const KernelTime time = kernel_time(o.chosen_device(), update);
       kernels = fmt::format(" ({:.1f} ms on the GPU, in {} kernels)", 1e3 * time.seconds, time.calls);
       row["gpu_ms_per_step"] = 1e3 * time.seconds;
       row["kernels_per_step"] = time.calls;

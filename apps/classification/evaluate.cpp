@@ -1,4 +1,4 @@
-// evaluate: accuracy and loss on the test set, and what is taken for what.
+// evaluate: accuracy and loss on the test set, and the confusion matrix.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,11 +7,12 @@
 
 #include "apps/classification/classification.h"
 #include "apps/cli/terminal.h"
+#include "apps/training/communicator.h"
 #include "datasets/batch.h"
 #include "engine/check.h"
-#include "engine/communicator.h"
 #include "engine/finite_guard.h"
 #include "engine/text.h"
+#include "models/settings_text.h"
 
 namespace runnel {
 
@@ -54,7 +55,7 @@ Predictions predict(const SequenceClassifier& model, const LabelledSequences& se
   std::iota(order.begin(), order.end(), 0);
   const auto length = [&](int64_t i) { return lengths[static_cast<size_t>(samples[static_cast<size_t>(i)])]; };
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return length(a) < length(b); });
-  const auto parts = divided((count + batch - 1) / batch, [&](int64_t part) {
+  const auto parts = map_over_ranks((count + batch - 1) / batch, [&](int64_t part) {
     const int64_t first = part * batch;
     report(first, count);
     std::vector<int64_t> together;
@@ -95,7 +96,7 @@ Score score(const Predictions& p, const LabelledSequences& set, const std::vecto
 LoadedClassifier::LoadedClassifier(const std::string& path, const ClassificationDataset& dataset,
                                    const RuntimeOptions& options)
     : checkpoint((check_is_model(path), read_checkpoint(path, dataset.name))),
-      model(load_classifier(checkpoint, options.where())) {
+      model(load_classifier(checkpoint, options.chosen_device())) {
   settings.dataset = &dataset;
   const std::string file = checkpoint.path.string();
   const std::string problem =

@@ -36,7 +36,7 @@ struct PredictOptions : RuntimeOptions {
   }
 };
 
-constexpr uint64_t most_file_bytes = uint64_t{1} << 30;
+constexpr uint64_t max_file_bytes = uint64_t{1} << 30;
 
 // InputSamples with the names that results are printed under.
 class InputSamples {
@@ -50,7 +50,7 @@ class InputSamples {
       const ImageSet image = load_image_file(path, dataset_.side, 1);
       add(path, {image.pixels});
     } else if (dataset_.whole_files) {
-      add_text(path, read_file(path, most_file_bytes));
+      add_text(path, read_file(path, max_file_bytes));
     } else {
       add_lines(LineFile(path));
     }

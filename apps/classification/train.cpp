@@ -16,16 +16,17 @@
 namespace runnel {
 
 Settings ClassificationSettings::list() {
-  const Settings own{{"projection", &projection, in_range(0, 65536),
-                      "width of queries, keys and values, shared by the heads; 0: that of the model"},
-                     {"validation", &validation, in_range(0, 1e9),
-                      "validation samples that choose the best checkpoint, drawn once; 0: all", Since::first, true}};
+  const Settings own{
+      {"projection", &projection, in_range(0, 65536),
+       "width of queries, keys and values, shared by the heads; 0: that of the model"},
+      {"validation", &validation, in_range(0, 1e9),
+       "validation samples that choose the best checkpoint, drawn once; 0: all", OldFiles::have_it, true}};
   return extended(extended(ModelSettings::list(), own), data_settings());
 }
 
 Settings ClassificationSettings::data_settings() {
   Settings all{{"length", &length, in_range(1, 1 << 20), "longest sequence; what is longer is cut there"},
-               {"data", &data, {}, dataset->data_help, Since::first, true}};
+               {"data", &data, {}, dataset->data_help, OldFiles::have_it, true}};
   if (dataset->side)
     all.push_back({"mask-zero",
                    &mask_zero,
@@ -76,7 +77,7 @@ class ClassificationTraining : public Task {
         checksum_(checksum(data.train)),
         order_(sample_lengths(data_.train, settings.view()), settings.batch, key_for(settings.seed, Purpose::training)),
         model_(settings.model_for(std::ssize(data_.train.class_names)), key_for(settings.seed, Purpose::initialisation),
-               settings.where()) {}
+               settings.chosen_device()) {}
 
   std::string name() const override { return settings_.dataset->name; }
   Parameters parameters() const override { return model_.parameters(); }

@@ -10,14 +10,14 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/terminal.h"
-#include "apps/training/launcher.h"
+#include "apps/cli/version.h"
+#include "apps/processes/launcher.h"
+#include "apps/training/communicator.h"
 #include "engine/check.h"
-#include "engine/communicator.h"
 #include "engine/file.h"
 #include "engine/host.h"
-#include "engine/numerics.h"
 #include "engine/text.h"
-#include "engine/version.h"
+#include "ops/numerics.h"
 
 namespace runnel {
 
@@ -30,9 +30,9 @@ Settings RuntimeOptions::list() {
     rounding += "; int8: the weights as 8-bit integers, on the CPU";
   }
   return {{"device", &device, one_of({"auto", "cpu", "cuda", "cuda:N"}),
-           "device to compute on; auto: a GPU if there is one; cuda:1: the second GPU", Since::first, true},
-          {"precision", &precision, one_of(precisions), rounding, Since::first, true},
-          {"threads", &threads, in_range(0, 1024), "CPU threads; 0: all cores", Since::first, true},
+           "device to compute on; auto: a GPU if there is one; cuda:1: the second GPU", OldFiles::have_it, true},
+          {"precision", &precision, one_of(precisions), rounding, OldFiles::have_it, true},
+          {"threads", &threads, in_range(0, 1024), "CPU threads; 0: all cores", OldFiles::have_it, true},
           {"seed", &seed, in_range(0), "random seed"}};
 }
 
@@ -49,7 +49,7 @@ void RuntimeOptions::prepare() {
   const std::string problem = device == "cpu" ? "" : why_unavailable(Device::cuda);
   if (device == "auto") device = problem.empty() && !cuda_is_emulated() ? "cuda" : "cpu";
   check(device == "cpu" || problem.empty(), "--device ", device, ": ", problem);
-  const bool cuda = where() == Device::cuda;
+  const bool cuda = chosen_device() == Device::cuda;
   if (cuda && cuda_is_emulated())
     fmt::print(stderr,
                "this build has no GPU support: an emulator runs the CUDA kernels on the CPU, many times slower\n");
@@ -60,7 +60,7 @@ void RuntimeOptions::prepare() {
                 : precision == "tf32" ? Precision::tf32
                 : precision == "int8" ? Precision::int8
                                       : Precision::f32,
-                where());
+                chosen_device());
   // The cores that the launcher has bound this process to, or its share of the host's; a CPU quota is shared, too.
   const int64_t cores = omp_get_num_procs(), of_host = sysconf(_SC_NPROCESSORS_ONLN), on_host = all.processes_on_host();
   const int64_t quota = quota_of_cores(), share = std::min(cores < of_host ? cores : cores / on_host, quota / on_host);

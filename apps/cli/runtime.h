@@ -29,7 +29,7 @@ struct RuntimeOptions {
   // Sets threads, device, precision and --quiet. Throws UsageError or Error if there is no such device or it cannot do
   // that.
   void prepare();
-  Device where() const { return device.starts_with("cuda") ? Device::cuda : Device::cpu; }
+  Device chosen_device() const { return device.starts_with("cuda") ? Device::cuda : Device::cpu; }
 };
 
 // Says what of the data is left out, and names it on stderr: each as "NAME: REASON", all of them or, if they are many,

@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
-#include "apps/training/mpi_communicator.h"
+#include "apps/cli/version.h"
 #include "engine/check.h"
 #include "engine/text.h"
-#include "engine/version.h"
+#include "models/settings_text.h"
 
 namespace runnel {
 namespace {
@@ -200,7 +200,7 @@ void Subcommand::apply_flags() const {
 CommandLine::CommandLine()
     : program_(std::make_shared<CLI::App>("Runnel trains and samples transformers with linear attention.")) {
   program_->option_defaults()->always_capture_default()->take_last();  // a flag given twice: the last counts
-  program_->set_version_flag("--version", [] { return version_text() + "\nMPI        " + mpi_version(); });
+  program_->set_version_flag("--version", version_text);
   program_->require_subcommand(0, 1);  // one at each level: each subcommand takes this over
 }
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "apps/cli/output.h"
-#include "engine/communicator.h"
+#include "apps/training/communicator.h"
 
 namespace runnel {
 namespace {

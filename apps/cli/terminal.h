@@ -1,5 +1,4 @@
-// What is printed while something runs: lines that a terminal writes over. What cannot be printed is dropped, since
-// progress is not worth a run.
+// What is printed while something runs: lines that a terminal writes over. Write errors are ignored.
 #pragma once
 #include <chrono>
 #include <cstdint>

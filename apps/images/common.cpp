@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <charconv>
 
+#include "apps/training/communicator.h"
 #include "apps/training/task.h"
 #include "engine/check.h"
-#include "engine/communicator.h"
 #include "engine/finite_guard.h"
 #include "models/generation.h"
+#include "ops/losses.h"
 
 namespace runnel {
 
@@ -64,7 +65,9 @@ Checkpoint read_image_checkpoint(const ModelOptions& o) {
 }  // namespace
 
 LoadedImageModel::LoadedImageModel(const ModelOptions& o, const char* picture_name, bool is_folder)
-    : dataset(*o.dataset), checkpoint(read_image_checkpoint(o)), model(load_autoregressive(checkpoint, o.where())) {
+    : dataset(*o.dataset),
+      checkpoint(read_image_checkpoint(o)),
+      model(load_autoregressive(checkpoint, o.chosen_device())) {
   const AutoregressiveConfig& c = model.config;
   try {
     checkpoint.config.at("side").get_to(side);
@@ -122,7 +125,7 @@ std::vector<double> nll_by_position(const AutoregressiveTransformer& model, cons
   const int64_t each = 16 * at_once, parts = (images.count + each - 1) / each;
   const size_t length = static_cast<size_t>(model.config.max_length);
   std::vector<double> total(length);
-  const auto sums = divided(parts, [&](int64_t part) {
+  const auto sums = map_over_ranks(parts, [&](int64_t part) {
     std::vector<double> sum(length);
     const int64_t end = std::min((part + 1) * each, images.count);
     for (int64_t first = part * each; first < end; first += at_once) {
@@ -163,8 +166,8 @@ std::vector<uint8_t> draw(const Decoder& start, Key seed, int64_t first, int64_t
     else
       images[static_cast<size_t>(i * n)] = byte;
   }
-  complete(images, class_conditional ? 0 : 1, start, std::vector<int64_t>(keys.size()), keys,
-           static_cast<float>(temperature), progress, classes);
+  sample_bytes(images, class_conditional ? 0 : 1, start, std::vector<int64_t>(keys.size()), keys,
+               static_cast<float>(temperature), progress, classes);
   return images;
 }
 
@@ -181,7 +184,7 @@ std::vector<uint8_t> generate(const Decoder& start, Key seed, int64_t first, int
 std::vector<uint8_t> divided_images(int64_t count,
                                     const std::function<std::vector<uint8_t>(int64_t begin, int64_t end)>& draw_some) {
   const int64_t shares = processes().size();
-  const auto drawn = divided(shares, [&](int64_t share) -> std::vector<double> {
+  const auto drawn = map_over_ranks(shares, [&](int64_t share) -> std::vector<double> {
     const int64_t begin = share * count / shares, end = (share + 1) * count / shares;
     if (begin == end) return {};
     const std::vector<uint8_t> images = draw_some(begin, end);

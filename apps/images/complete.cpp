@@ -73,9 +73,9 @@ int complete_images(CompleteOptions& o) {
   std::vector<int64_t> index(static_cast<size_t>(images.count));
   std::iota(index.begin(), index.end(), 0);
   if (o.image.empty()) index = parse_index(o.index, images.count);
-  constexpr int64_t most_cells = 10000;
-  check<UsageError>(std::ssize(index) * (o.ways + 2) <= most_cells, "complete: ", index.size(), " images in ", o.ways,
-                    " ways are more than the ", most_cells, " cells of a sheet; give fewer");
+  constexpr int64_t max_cells = 10000;
+  check<UsageError>(std::ssize(index) * (o.ways + 2) <= max_cells, "complete: ", index.size(), " images in ", o.ways,
+                    " ways are more than the ", max_cells, " cells of a sheet; give fewer");
   const Key seed = key_for(o.seed, Purpose::sampling);
   const auto start = std::chrono::steady_clock::now();
 
@@ -96,8 +96,9 @@ int complete_images(CompleteOptions& o) {
     // What is given is read once per image; its decode state is then copied for each way.
     const std::unique_ptr<Decoder> given = decoder_for(loaded, o, std::ssize(some));
     for (int64_t t = 0; t < keep + (loaded.class_conditional ? 0 : -1); ++t)
-      given->read(tokens_at(images, loaded.class_conditional, some, t, o.where()));
-    complete(completed, keep, *given, from, keys, static_cast<float>(o.temperature), Progress("drew byte"), classes);
+      given->read(tokens_at(images, loaded.class_conditional, some, t, o.chosen_device()));
+    sample_bytes(completed, keep, *given, from, keys, static_cast<float>(o.temperature), Progress("drew byte"),
+                 classes);
     return completed;
   };
   const std::vector<uint8_t> completed = divided_images(std::ssize(index), [&](int64_t begin, int64_t end) {

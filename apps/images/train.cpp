@@ -13,6 +13,7 @@
 #include "models/generation.h"
 #include "models/local_heads.h"
 #include "ops/elementwise.h"
+#include "ops/losses.h"
 #include "ops/reductions.h"
 
 namespace runnel {
@@ -27,7 +28,7 @@ Settings ImageSettings::list() {
        {"distribution", &distribution, one_of({"mixture", "categorical"}),
         "predicted distribution of a byte: a mixture of 10 logistics, as in the paper, or a softmax over its values"},
        {"classes", &classes, {}, "condition the model on the class of each image, for sample --class"},
-       {"data", &data, {}, dataset->data_help, Since::first, true}});
+       {"data", &data, {}, dataset->data_help, OldFiles::have_it, true}});
   if (!dataset->channels)
     all = extended(all, {{"grey", &grey, {}, "images with one channel"},
                          {"colour", &colour, {}, "images with three channels (the default)"}});
@@ -88,7 +89,7 @@ class ImageTraining : public Task {
                     s.distribution == "categorical" ? 256 : 3 * 10, size - (s.classes ? 0 : 1));
     if (s.position == "grid") config.grid = {.row = s.side * s.channels(), .channels = s.channels()};
     const Key init = key_for(s.seed, Purpose::initialisation);
-    AutoregressiveTransformer model(config, init, s.where());
+    AutoregressiveTransformer model(config, init, s.chosen_device());
     if (s.position == "grid") init_for_images(model, init);
     return model;
   }

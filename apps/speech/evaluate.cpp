@@ -8,10 +8,11 @@
 
 #include "apps/cli/terminal.h"
 #include "apps/speech/speech.h"
+#include "apps/training/communicator.h"
 #include "datasets/batch.h"
 #include "engine/check.h"
-#include "engine/communicator.h"
 #include "engine/finite_guard.h"
+#include "models/settings_text.h"
 #include "ops/losses.h"
 
 namespace runnel {
@@ -32,7 +33,7 @@ std::vector<Transcription> transcribe(const Transcriber& model, const SpeechSet&
                    [&](size_t a, size_t b) { return set.frames(utterances[a]) < set.frames(utterances[b]); });
   const Device device = model.device();
   const auto count = std::ssize(order);
-  const auto parts = divided((count + batch - 1) / batch, [&](int64_t part) {
+  const auto parts = map_over_ranks((count + batch - 1) / batch, [&](int64_t part) {
     const int64_t first = part * batch;
     report(first, count);
     std::vector<int64_t> together;
@@ -167,7 +168,7 @@ int evaluate(EvaluateOptions& o) {
 
 LoadedTranscriber::LoadedTranscriber(const std::string& path, const RuntimeOptions& options)
     : checkpoint((check_is_model(path), read_checkpoint(path, "speech"))),
-      model(load_transcriber(checkpoint, options.where())),
+      model(load_transcriber(checkpoint, options.chosen_device())),
       spelling(read_data(checkpoint, [&] { return read_spelling(checkpoint); })),
       rate(read_data(checkpoint, [&] { return checkpoint.data.at("rate").get<int64_t>(); })),
       statistics(read_data(checkpoint, [&] {

@@ -35,7 +35,7 @@ Settings SpeechSettings::data_settings() {
        {},
        "folder with train, validation and test lists (.tsv, .jsonl or Kaldi's), or with the recordings of spoken "
        "digits (FSDD); default: those in the data folder",
-       Since::first,
+       OldFiles::have_it,
        true}};
 }
 
@@ -46,12 +46,12 @@ Settings SpeechSettings::list() {
        {},
        "mask two bands of features and two spans of frames of each training sample; --augment=false: do not"},
       {"validation", &validation, in_range(0, 1e9),
-       "validation recordings that choose the best checkpoint, drawn once; 0: all", Since::first, true},
+       "validation recordings that choose the best checkpoint, drawn once; 0: all", OldFiles::have_it, true},
       {"strict",
        &strict,
        {},
        "recordings that cannot be read, or are too long, are an error, instead of left out",
-       Since::first,
+       OldFiles::have_it,
        true}};
   return extended(extended(ModelSettings::list(), data_settings()), own);
 }
@@ -177,7 +177,7 @@ class SpeechTraining : public Task {
         checksum_(checksum(data.sets.train)),
         order_(lengths_of(data.sets.train), settings.batch, key_for(settings.seed, Purpose::training)),
         model_(settings.model_for(std::ssize(data.spelling.symbols())), key_for(settings.seed, Purpose::initialisation),
-               settings.where()) {}
+               settings.chosen_device()) {}
 
   std::string name() const override { return "speech"; }
   Parameters parameters() const override { return model_.parameters(); }

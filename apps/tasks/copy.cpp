@@ -10,10 +10,10 @@
 
 #include "apps/cli/terminal.h"
 #include "apps/tasks/tasks.h"
+#include "apps/training/communicator.h"
 #include "apps/training/task.h"
 #include "datasets/copy_task.h"
 #include "engine/check.h"
-#include "engine/communicator.h"
 #include "engine/finite_guard.h"
 #include "models/checkpoint.h"
 #include "models/decoder.h"
@@ -51,7 +51,7 @@ class CopyTraining : public Task {
       : settings_(settings),
         data_{.length = settings.length},
         model_(settings.model_for(data_.vocabulary(), data_.vocabulary(), data_.length),
-               key_for(settings.seed, Purpose::initialisation), settings.where()) {}
+               key_for(settings.seed, Purpose::initialisation), settings.chosen_device()) {}
 
   std::string name() const override { return "copy"; }
   Parameters parameters() const override { return model_.parameters(); }
@@ -68,7 +68,7 @@ class CopyTraining : public Task {
 
   std::vector<double> validate(const WorkDone& report) const override {
     const int64_t part = settings_.sequences_at_a_time();
-    const auto losses = divided((settings_.batch + part - 1) / part, [&](int64_t i) -> std::vector<double> {
+    const auto losses = map_over_ranks((settings_.batch + part - 1) / part, [&](int64_t i) -> std::vector<double> {
       const int64_t first = i * part;
       report(first, settings_.batch);
       const Slice batch = slice(data_.batch(key_for(settings_.seed, Purpose::validation),
@@ -110,7 +110,7 @@ std::vector<int32_t> copy_of(const AutoregressiveTransformer& model, const std::
 int evaluate_copy(EvaluateOptions& options) {
   check_is_model(options.model);
   const Checkpoint checkpoint = read_checkpoint(options.model, "copy");
-  const AutoregressiveTransformer model = load_autoregressive(checkpoint, options.where());
+  const AutoregressiveTransformer model = load_autoregressive(checkpoint, options.chosen_device());
   const CopyTask data{.length = model.config.max_length};
   const Key key = key_for(options.seed, Purpose::sampling);
 
@@ -119,7 +119,7 @@ int evaluate_copy(EvaluateOptions& options) {
   for (int64_t done = 0; done < options.sequences;) {
     const int64_t size = std::min<int64_t>(64, options.sequences - done);
     const CopyBatch batch = data.batch(key.fold(static_cast<uint64_t>(done)), size);
-    const Tensor logits = model(batch.tokens.to(options.where()));
+    const Tensor logits = model(batch.tokens.to(options.chosen_device()));
     finite_output(logits);
     const std::vector<int32_t> guess = argmax(logits);
     for (size_t i = 0; i < guess.size(); ++i)

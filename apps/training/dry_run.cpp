@@ -6,10 +6,11 @@
 #include <memory>
 
 #include "apps/cli/terminal.h"
+#include "apps/training/communicator.h"
 #include "apps/training/learner.h"
 #include "apps/training/metrics.h"
 #include "engine/check.h"
-#include "engine/communicator.h"
+#include "engine/host.h"
 #include "engine/memory.h"
 #include "engine/timing.h"
 
@@ -50,7 +51,7 @@ double update_bytes(Learner& learner, Device device, int64_t batch) {
 void dry_run(const Task& task, const TrainSettings& settings) {
   Learner learner(task, settings);
   if (processes().rank() > 0) return;
-  const Device device = settings.where();
+  const Device device = settings.chosen_device();
   const int64_t count = processes().size(), own = settings.batch / count;  // sequences of this process
   set_processes(std::make_shared<Communicator>());
   int64_t tokens = 0;  // of the last update

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/communicator.h"
+#include "apps/training/communicator.h"
 
 namespace runnel {
 
@@ -22,7 +22,7 @@ Learner::Learner(const Task& task, const TrainSettings& settings)
                   .global_clip = settings.global_clip},
                  settings.optimizer == "muon", settings.shard),
       updater_(
-          optimizer_, settings.where(), key_for(settings.seed, Purpose::dropout),
+          optimizer_, settings.chosen_device(), key_for(settings.seed, Purpose::dropout),
           [&task](const Slice& slice, Key key) { return task.loss(slice, key); },
           sum_options(settings.reduction, settings.gradients)) {}
 

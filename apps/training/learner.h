@@ -4,9 +4,9 @@
 #include <string>
 
 #include "apps/training/settings.h"
+#include "apps/training/sharded_optimizer.h"
 #include "apps/training/task.h"
 #include "apps/training/updater.h"
-#include "models/optimizer.h"
 #include "models/parameters.h"
 
 namespace runnel {
@@ -23,13 +23,13 @@ class Learner {
   std::string first_non_finite() { return updater_.first_non_finite(); }
 
   const Parameters& parameters() const { return parameters_; }
-  Optimizer& optimizer() { return optimizer_; }
+  ShardedOptimizer& optimizer() { return optimizer_; }
 
  private:
   const Task& task_;
   const int64_t part_;
   Parameters parameters_;
-  Optimizer optimizer_;
+  ShardedOptimizer optimizer_;
   Updater updater_;
 };
 

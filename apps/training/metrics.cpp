@@ -17,7 +17,7 @@
 namespace runnel {
 namespace {
 
-constexpr uint64_t most_bytes = 1 << 30;
+constexpr uint64_t max_bytes = 1 << 30;
 
 bool is_in_nats(Unit unit) { return unit != Unit::percent; }
 
@@ -37,7 +37,7 @@ std::string nats_and_bits(double nats) { return fmt::format("{:.6f},{:.6f}", nat
 MetricsFile::MetricsFile(std::filesystem::path path, const std::vector<Metric>& metrics, int64_t step)
     : path_(std::move(path)), metrics_(metrics) {
   std::string kept = header(metrics) + "\n";
-  std::istringstream old(step > 0 && std::filesystem::exists(path_) ? read_file(path_, most_bytes) : "");
+  std::istringstream old(step > 0 && std::filesystem::exists(path_) ? read_file(path_, max_bytes) : "");
   for (std::string row; std::getline(old, row) && !old.eof();) {  // a row without its newline was cut
     char* end;
     const long long row_step = std::strtoll(row.c_str(), &end, 10);

@@ -10,7 +10,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* beginning = "<!DOCTYPE html>\n<!-- Runnel's report of a run -->\n";
-constexpr uint64_t most_picture_bytes = 16 << 20;
+constexpr uint64_t max_picture_bytes = 16 << 20;
 
 // The policy forbids a browser everything but what stands on the page, whatever a name or setting may contain.
 constexpr const char* head = R"(<html lang="en">
@@ -60,7 +60,7 @@ bool is_own(const fs::path& png) {
 
 std::string image(const fs::path& png, const std::string& description) {
   return "<figure><img alt=\"" + escaped(description) + "\" src=\"data:image/png;base64," +
-         base64(read_file(png, most_picture_bytes)) + "\"><figcaption>" + escaped(description) +
+         base64(read_file(png, max_picture_bytes)) + "\"><figcaption>" + escaped(description) +
          "</figcaption></figure>\n";
 }
 

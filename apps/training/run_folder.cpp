@@ -9,6 +9,7 @@
 
 #include "apps/cli/terminal.h"
 #include "engine/check.h"
+#include "engine/file.h"
 #include "models/safetensors.h"
 
 namespace runnel {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "engine/file.h"
+#include "apps/training/folder_lock.h"
 
 namespace runnel {
 

@@ -4,12 +4,14 @@
 #include <cmath>
 #include <numeric>
 
+#include "apps/training/communicator.h"
 #include "engine/check.h"
-#include "engine/communicator.h"
 #include "engine/file.h"
+#include "engine/host.h"
 #include "engine/memory.h"
 #include "engine/text.h"
 #include "models/json.h"
+#include "models/settings_text.h"
 
 namespace runnel {
 namespace {
@@ -20,14 +22,14 @@ Setting as_flag(Setting setting) {
   return setting;
 }
 
-constexpr bool changeable = true;
-constexpr uint64_t most_config_bytes = 1 << 20;
+constexpr bool can_change_on_resume = true;
+constexpr uint64_t max_config_bytes = 1 << 20;
 
 }  // namespace
 
 int64_t TrainSettings::sequences_at_a_time() const {
   const int64_t count = processes().size();
-  const bool is_alone_on_gpu = where() == Device::cuda && count == 1;
+  const bool is_alone_on_gpu = chosen_device() == Device::cuda && count == 1;
   // Older versions have not said in config.json how their runs divided a batch: into eight.
   const int64_t wanted = resume ? 8 : std::max<int64_t>(8, count);
   const int64_t by_default = is_alone_on_gpu ? batch : batch / std::gcd(batch, wanted);
@@ -56,22 +58,23 @@ Settings TrainSettings::list() {
         "sequences whose gradients are computed at a time (gradient accumulation); 0: an eighth of --batch, or a "
         "quarter or a half, if it can be divided; a part for each of more than eight processes; on one GPU all; kept "
         "on resume",
-        Since::later, changeable},
+        OldFiles::may_lack_it, can_change_on_resume},
        {"reduction", &reduction, one_of({"exact", "fast"}),
         "sums of gradients over processes: exact: the same bytes for any number of processes; fast: in the order that "
         "MPI or NCCL chooses",
-        Since::later, changeable},
+        OldFiles::may_lack_it, can_change_on_resume},
        {"gradients", &gradients, one_of({"f32", "bf16"}),
-        "bf16: sums of gradients are rounded to bfloat16, which halves what processes send", Since::later, changeable},
+        "bf16: sums of gradients are rounded to bfloat16, which halves what processes send", OldFiles::may_lack_it,
+        can_change_on_resume},
        {"shard",
         &shard,
         {},
         "divide the optimizer's moments over the processes (ZeRO stage 1): less memory for each",
-        Since::later,
-        changeable},
-       {"steps", &steps, in_range(1), "updates", Since::first, changeable},
+        OldFiles::may_lack_it,
+        can_change_on_resume},
+       {"steps", &steps, in_range(1), "updates", OldFiles::have_it, can_change_on_resume},
        {"minutes", &minutes, in_range(0, 1e6), "stop after this many minutes of training in all; 0: no limit",
-        Since::later, changeable},
+        OldFiles::may_lack_it, can_change_on_resume},
        {"lr", &lr, in_range(0, 100), "learning rate"},
        {"schedule", &schedule, one_of({"constant", "step", "quadratic", "one-cycle", "cosine", "rsqrt", "plateau"}),
         "learning rate schedule: constant; step: a tenth after --lr-step updates; quadratic: times the square of the "
@@ -79,28 +82,30 @@ Settings TrainSettings::list() {
         "along half a cosine; rsqrt: times the root of --warmup over the updates made; plateau: halved after "
         "--patience validations without a better one"},
        {"warmup", &warmup, in_range(0, 1e9), "updates over which the learning rate first rises linearly from 0",
-        Since::later},
+        OldFiles::may_lack_it},
        {"lr-step", &lr_step, in_range(1), "updates before the learning rate drops (--schedule step)"},
        {"patience", &patience, in_range(1, 1e6),
         "validations in a row without a better one before the learning rate is halved (--schedule plateau)",
-        Since::later},
+        OldFiles::may_lack_it},
        {"optimizer", &optimizer, one_of({"radam", "adamw", "muon"}),
         "radam: rectified Adam; adamw: Adam with decoupled weight decay; muon: Muon, on gradients scaled to norm 1, "
         "for the value, output and feed-forward matrices, RAdam for the "
         "rest"},
        {"beta2", &beta2, in_range(0.9, 0.9999), "decay of Adam's mean of squared gradients"},
        {"adam-eps", &adam_eps, in_range(1e-16, 1), "added to the root of Adam's mean of squared gradients",
-        Since::later},
+        OldFiles::may_lack_it},
        {"weight-decay", &weight_decay, in_range(0, 1),
         "decoupled weight decay of the parameters that Adam or RAdam updates"},
        {"muon-decay", &muon_decay, in_range(0, 100), "decoupled weight decay of the matrices that Muon updates",
-        Since::later},
+        OldFiles::may_lack_it},
        {"clip", &clip, in_range(0, 1e9), "largest gradient norm of each parameter tensor; 0: any"},
        {"global-clip", &global_clip, in_range(0, 1e9), "largest norm of all gradients together; 0: any"},
-       {"log-every", &log_every, in_range(1), "updates per row of metrics.csv", Since::first, changeable},
-       {"evaluate-every", &evaluate_every, in_range(1), "updates between validations and previews", Since::first,
-        changeable},
-       {"save-every", &save_every, in_range(1), "updates between checkpoints", Since::first, changeable}});
+       {"log-every", &log_every, in_range(1), "updates per row of metrics.csv", OldFiles::have_it,
+        can_change_on_resume},
+       {"evaluate-every", &evaluate_every, in_range(1), "updates between validations and previews", OldFiles::have_it,
+        can_change_on_resume},
+       {"save-every", &save_every, in_range(1), "updates between checkpoints", OldFiles::have_it,
+        can_change_on_resume}});
 }
 
 void TrainSettings::adapt_to(const nlohmann::json& config) {
@@ -122,8 +127,8 @@ Settings ModelSettings<Config>::list() {
                  {},
                  "activation checkpointing: keep only the layers' inputs and compute the rest again in the backward "
                  "pass, for less memory and the same numbers",
-                 Since::later,
-                 changeable});
+                 OldFiles::may_lack_it,
+                 can_change_on_resume});
   for (const Setting& setting : runnel::list(model))
     if (!setting.help.empty()) all.push_back(as_flag(setting));
   return extended(all, all_attention_settings(model.encoder.attention, causal));
@@ -142,7 +147,7 @@ Config ModelSettings<Config>::with_encoder(Config config, int64_t projected_widt
   config.encoder.head_dim = projected_width / config.encoder.heads;
   config.encoder.recompute = recompute;
   config.encoder.attention.values = attention_values(config.encoder.attention);
-  const double bytes = 3 * 4 * least_parameters(config), free = static_cast<double>(free_memory(where()));
+  const double bytes = 3 * 4 * parameter_lower_bound(config), free = static_cast<double>(free_memory(chosen_device()));
   check(bytes < free, "a model of --layers ", config.encoder.layers, ", --width ", width, " and --feed-forward ",
         config.encoder.feed_forward, " needs ", std::ceil(bytes / 1e9),
         " GB or more for parameters, gradients and moments; ", std::floor(free / 1e8) / 10, " GB are free");
@@ -174,13 +179,13 @@ nlohmann::json read_config(const std::filesystem::path& run_folder) {
   const std::filesystem::path path = run_folder / "config.json";
   std::error_code error;
   check(std::filesystem::exists(path, error), "there is no run to resume: there is no file ", path.string());
-  const nlohmann::json config = parse_json(read_file(path, most_config_bytes));
+  const nlohmann::json config = parse_json(read_file(path, max_config_bytes));
   check(config.is_object(), path.string(), " is damaged: not a JSON object");
   return config;
 }
 
 nlohmann::json read_settings_file(const std::filesystem::path& path) {
-  nlohmann::json values = parse_json(read_file(path, most_config_bytes));
+  nlohmann::json values = parse_json(read_file(path, max_config_bytes));
   check(values.is_object(), "--config: ", path.string(), " is not a JSON object of settings");
   return values;
 }
@@ -205,7 +210,7 @@ void take_over(TrainSettings& settings, const nlohmann::json& began) {
 
 void check_same_run(const nlohmann::json& began, TrainSettings& now) {
   for (const Setting& setting : now.list()) {
-    if (setting.changeable || !began.contains(setting.name)) continue;
+    if (setting.can_change_on_resume || !began.contains(setting.name)) continue;
     const nlohmann::json value = to_json({setting})[setting.name];
     check<UsageError>(began[setting.name] == value, "--", setting.name, " ", value.dump(),
                       ": the run to resume began with ", began[setting.name].dump(), " and cannot change it");

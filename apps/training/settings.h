@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "apps/cli/subcommand.h"
+#include "apps/training/communicator.h"
 #include "engine/check.h"
-#include "engine/communicator.h"
 #include "models/autoregressive.h"
 #include "models/classifier.h"
 #include "models/transcriber.h"
@@ -65,8 +65,8 @@ struct TrainSettings : RuntimeOptions {
 // What config.json holds, and each checkpoint but for the threads: every setting, with the preset.
 nlohmann::json config_json(TrainSettings& settings);
 
-// What the tasks with a transformer take besides: what the list of its configuration has help for, the attention's own
-// settings, and these, from which head_dim follows.
+// What the tasks with a transformer take besides: its configuration, of which settings with help become flags, the
+// attention's own settings, and these, from which head_dim follows.
 template <class Config>
 struct ModelSettings : TrainSettings {
   static constexpr bool causal = std::is_same_v<Config, AutoregressiveConfig>;

@@ -12,22 +12,21 @@
 #include <set>
 
 #include "apps/cli/terminal.h"
+#include "apps/cli/version.h"
 #include "apps/plots/pictures.h"
+#include "apps/processes/launcher.h"
+#include "apps/training/communicator.h"
 #include "apps/training/dry_run.h"
 #include "apps/training/interrupt.h"
-#include "apps/training/launcher.h"
 #include "apps/training/learner.h"
 #include "apps/training/metrics.h"
 #include "apps/training/report.h"
 #include "apps/training/run_folder.h"
 #include "apps/training/task.h"
 #include "engine/check.h"
-#include "engine/communicator.h"
 #include "engine/file.h"
 #include "engine/memory.h"
-#include "engine/version.h"
 #include "models/checkpoint.h"
-#include "models/optimizer.h"
 
 namespace runnel {
 namespace {
@@ -84,20 +83,20 @@ class Trainer {
       : task_(task), settings_(settings), config_(config), metrics_(task.metrics()), learner_(task, settings) {}
 
   int run();
-  // What ranks other than 0 do in a run: what rank 0 tells them to.
-  int follow();
+  // What ranks other than 0 do in a run: the commands of rank 0.
+  int serve();
 
  private:
-  struct Order {
+  struct Command {
     enum { update, evaluate, save, leave } what;
     int64_t step = 0;  // of an update
     double lr = 0;
     int status = 0;  // to leave with
   };
-  // Rank 0 tells the others; they get what it has told.
-  static Order tell(Order order) {
-    processes().broadcast(&order, sizeof order);
-    return order;
+  // Rank 0 sends a command to the others; they receive it.
+  static Command broadcast(Command command) {
+    processes().broadcast(&command, sizeof command);
+    return command;
   }
   // Throws Error that names the first process that was started with other settings than rank 0.
   void check_settings() const;
@@ -108,8 +107,7 @@ class Trainer {
     return settings_.minutes > 0 ? "" : " of " + grouped(static_cast<double>(settings_.steps));
   }
   double learning_rate(int64_t step, double seconds) const;
-  // Takes over weights, moments and where the run stands. Throws Error, leaving all as it was, if the file has them
-  // not.
+  // Takes over weights, moments and where the run stands. Changes nothing if it throws.
   void load(const fs::path& path);
   void open_folder();
   // Runs what writes a file. If it fails, the run goes on: says so, once until it works again, and returns false.
@@ -196,7 +194,7 @@ void Trainer::save() {
           " left numbers in ", name, " that are not finite; nothing was saved after step ",
           std::max<int64_t>(saved_, 0));
   }
-  tell({.what = Order::save});
+  broadcast({.what = Command::save});
   const Parameters moments = learner_.optimizer().state();
   const auto write = [&](const fs::path& path) { save_checkpoint(checkpoint(path, moments)); };
   const auto save_last = [&] { folder_->save_last(write); };
@@ -253,25 +251,25 @@ void Trainer::share_state() {
   learner_.optimizer().set_steps(at_.step);
 }
 
-int Trainer::follow() {
+int Trainer::serve() {
   const InterruptGuard signals;  // rank 0 decides when to stop
   check_settings();
   share_state();
   const WorkDone say_nothing = [](int64_t, int64_t) {};
   for (;;) {
-    const Order order = tell({});
-    if (order.what == Order::leave) return order.status;
+    const Command command = broadcast({});
+    if (command.what == Command::leave) return command.status;
     try {
-      if (order.what == Order::update) {
-        update(order.step, order.lr);
-      } else if (order.what == Order::save) {
+      if (command.what == Command::update) {
+        update(command.step, command.lr);
+      } else if (command.what == Command::save) {
         learner_.optimizer().state();
       } else {
         task_.validate(say_nothing);
         task_.preview_text(say_nothing);
         task_.preview(say_nothing);
       }
-    } catch (const LeftByAnother&) {  // rank 0 was interrupted, or has failed and ends all
+    } catch (const PeerFailed&) {  // rank 0 was interrupted, or has failed and ends all
     }
   }
 }
@@ -297,7 +295,7 @@ void Trainer::save_if_best(double value) {
 
 // The metrics' values. Throws Interrupted on Ctrl-C.
 std::vector<double> Trainer::evaluate() {
-  tell({.what = Order::evaluate});
+  broadcast({.what = Command::evaluate});
   const std::vector<double> values = task_.validate(interruptible("validated"));
   check(values.size() == metrics_.size(), task_.name(), ": ", values.size(), " values of ", metrics_.size(),
         " metrics");
@@ -328,7 +326,7 @@ void Trainer::report(double seconds, double rate) {
   const double epoch = static_cast<double>(task_.epoch()) / static_cast<double>(settings_.batch);  // in updates
   plot_loss(*folder_ / "metrics.csv", *folder_ / "loss.png", task_.name(), task_.loss_unit() == Unit::bits_per_dim,
             epoch, metrics_[0].unit == Unit::percent && !std::isnan(at_.best) ? metrics_[0].name : "");
-  const Device device = settings_.where();
+  const Device device = settings_.chosen_device();
   attempt("report", [&] {
     write_report(
         folder_->path(),
@@ -353,7 +351,7 @@ int Trainer::run() {
   open_folder();
   share_state();
   MetricsFile metrics(*folder_ / "metrics.csv", metrics_, at_.step);
-  reset_peak(settings_.where());
+  reset_peak(settings_.chosen_device());
   const bool terminal = is_terminal(STDOUT_FILENO);
   const double first_seconds = std::max(metrics.seconds(), folder_->seconds_at(at_.step));
   begun_ = now() - first_seconds;
@@ -387,7 +385,7 @@ int Trainer::run() {
     const double start = now();
     if (!at_.is_evaluation_due) {
       const double lr = learning_rate(at_.step, start - begun_);
-      tell({.what = Order::update, .step = at_.step, .lr = lr});
+      broadcast({.what = Command::update, .step = at_.step, .lr = lr});
       const Learner::Update done = update(at_.step, lr);
       at_.loss_sum += done.loss;
       ++at_.loss_count;
@@ -437,7 +435,7 @@ int Trainer::run() {
                                  folder_->last(), saved_));
   check(!failing_.contains("best"), folder_->name(), "/best.safetensors could not be saved; ", folder_->last(),
         " holds step ", at_.step);
-  tell({.what = Order::leave, .status = last ? 0 : 130});
+  broadcast({.what = Command::leave, .status = last ? 0 : 130});
   if (!last) {
     say(fmt::format("{}stopped and saved at step {}; continue with: runnel {} train --resume --out {}\n",
                     terminal ? "\n" : "", grouped(double(at_.step)), task_.name(), shell_quoted(folder_->name())));
@@ -445,7 +443,7 @@ int Trainer::run() {
   }
   say(fmt::format("finished at step {} after {}, with up to {} of tensors; the run is in {}\n",
                   grouped(double(at_.step)), duration_text(now() - begun_),
-                  bytes_text(static_cast<double>(memory_use(settings_.where()).peak)), folder_->name()));
+                  bytes_text(static_cast<double>(memory_use(settings_.chosen_device()).peak)), folder_->name()));
   return 0;
 }
 
@@ -457,7 +455,7 @@ int train(const Task& task, const TrainSettings& settings, const nlohmann::json&
     return 0;
   }
   Trainer trainer(task, settings, config);
-  return processes().rank() == 0 ? trainer.run() : trainer.follow();
+  return processes().rank() == 0 ? trainer.run() : trainer.serve();
 }
 
 }  // namespace runnel

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "apps/training/communicator.h"
 #include "engine/check.h"
-#include "engine/communicator.h"
 #include "engine/finite_guard.h"
 #include "engine/tape.h"
 #include "ops/elementwise.h"
@@ -32,7 +32,7 @@ Slice on_device(Slice slice, Device device) {
   return slice;
 }
 
-Updater::Updater(Optimizer& optimizer, Device device, Key key, SliceLoss loss, SumOptions sums)
+Updater::Updater(ShardedOptimizer& optimizer, Device device, Key key, SliceLoss loss, SumOptions sums)
     : optimizer_(optimizer),
       device_(device),
       loss_(std::move(loss)),

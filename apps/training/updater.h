@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "engine/gradient_sum.h"
+#include "apps/training/gradient_sum.h"
+#include "apps/training/sharded_optimizer.h"
 #include "engine/random.h"
 #include "engine/replay.h"
 #include "engine/tape.h"
-#include "models/optimizer.h"
 
 namespace runnel {
 
@@ -33,7 +33,7 @@ using SliceLoss = std::function<Tensor(const Slice& slice, Key key)>;
 class Updater {
  public:
   // Draws from `key`, in each step other numbers.
-  Updater(Optimizer& optimizer, Device device, Key key, SliceLoss loss, SumOptions sums = {});
+  Updater(ShardedOptimizer& optimizer, Device device, Key key, SliceLoss loss, SumOptions sums = {});
 
   struct Result {
     double loss;     // nats, before the update
@@ -51,7 +51,7 @@ class Updater {
   GradientSum::Result differentiate();
   void compute();
 
-  Optimizer& optimizer_;
+  ShardedOptimizer& optimizer_;
   const Device device_;
   const SliceLoss loss_;
   std::vector<Slice> slices_;

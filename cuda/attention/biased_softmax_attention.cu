@@ -4,8 +4,8 @@
 // after another.
 #include "cuda/attention/softmax.h"
 #include "cuda/temporary.h"
-#include "engine/numerics.h"
 #include "ops/kernels/softmax_attention.h"
+#include "ops/numerics.h"
 
 namespace runnel::cuda {
 namespace {
@@ -25,11 +25,11 @@ struct BiasedSoftmaxArguments : SoftmaxOperands {
   }
 };
 
-// Launch: x: sequences times blocks of rows, y: tiles of 32 columns of the result; `loaders` threads.
+// Launch: x: sequences times blocks of rows, y: tiles of 32 columns of the result; `block_threads` threads.
 // Owns:   the block its rows and columns of the result; where it works on rows of the weights, a thread a part of one.
 // Shared: SoftmaxTiles.
 template <class Tile, SoftmaxResult result>
-__global__ void __launch_bounds__(loaders, 3) biased_softmax_attention_kernel(BiasedSoftmaxArguments x) {
+__global__ void __launch_bounds__(block_threads, 3) biased_softmax_attention_kernel(BiasedSoftmaxArguments x) {
   using Block = SoftmaxTiles<Tile, result>;
   constexpr bool online = Block::online, keys = Block::keys, slopes = Block::slopes;
   const AttentionSizes& s = x.sizes;
@@ -55,7 +55,9 @@ __global__ void __launch_bounds__(loaders, 3) biased_softmax_attention_kernel(Bi
   const int position = first + block.row();
   block.load_rows([&](int row) { return first + row < length ? first + row : -1; }, [](int) { return 1.0f; });
   if constexpr (!online && !keys) load_queries(first);
-  const auto position_at = [&](int other) { return other + Fetched::row() < end ? other + Fetched::row() : -1; };
+  const auto position_at = [&](int other) {
+    return other + TileFragment::row() < end ? other + TileFragment::row() : -1;
+  };
   block.begin(position_at(0));
   for (int other = 0; other < end; other += tile)
     block.add(
@@ -77,7 +79,7 @@ __global__ void __launch_bounds__(loaders, 3) biased_softmax_attention_kernel(Bi
   if constexpr (online)
     if (block.lane() == 0 && blockIdx.y == 0 && position < length)
       x.l[n * s.length + position] = sees_nothing ? INFINITY : block.sum.largest + logf(block.sum.total);
-  block.each_four([&](int column, Piece<4> numbers) {
+  block.each_four([&](int column, Vec<4> numbers) {
     if constexpr (online)
       for (float& number : numbers.at) number *= sees_nothing ? 0 : 1 / block.sum.total;
     if (position < length) x.out.store(position, column, numbers);
@@ -85,11 +87,11 @@ __global__ void __launch_bounds__(loaders, 3) biased_softmax_attention_kernel(Bi
 }
 
 // The gradient of the bias. a, b, g and h are q, k, dy and v.
-// Launch: x: matrices of the bias times tiles of 32 x 32; two teams.
-// Owns:   the block one tile. The first team computes the weights, the second one the slopes and their sum.
+// Launch: x: matrices of the bias times tiles of 32 x 32; two halves.
+// Owns:   the block one tile. The first half computes the weights, the second one the slopes and their sum.
 // Shared: 32 rows of a slice of q, k, dy and v each; the weights.
 template <class Tile>
-__global__ void __launch_bounds__(loaders, 3)
+__global__ void __launch_bounds__(block_threads, 3)
     biased_softmax_attention_bias_kernel(float* dbias, BiasedSoftmaxArguments x) {
   const AttentionSizes& s = x.sizes;
   const int rows = static_cast<int>(x.bias.rows), columns = static_cast<int>(x.bias.columns);
@@ -98,7 +100,7 @@ __global__ void __launch_bounds__(loaders, 3)
   const int first = number / across * tile, first_key = number % across * tile;
   const int queries = static_cast<int>(s.length), sequences = static_cast<int>(s.sequences());
   const int matrices = x.bias.is_shared ? static_cast<int>(s.heads) : sequences;
-  const bool is_first = threadIdx.x < team;
+  const bool is_first = threadIdx.x < half_block;
   const float* const bias = x.bias_of(matrix);
 
   Shared shared;
@@ -107,14 +109,14 @@ __global__ void __launch_bounds__(loaders, 3)
   float* const g = shared.take<float>(tile * left_row);
   float* const h = shared.take<float>(tile * left_row);
   float* const weights = shared.take<float>(tile * left_row);
-  Fetched next;
+  TileFragment next;
   const auto bring = [&](float* to, const HeadRows<const float>& from, int position, int end, int column) {
     next.fetch(from, position, end, column);
     next.store<left_row>(to, Multiplied<Tile>{});
   };
 
-  Tile products;          // of the first team: q k^T, of the second one: dy v^T
-  float totals[16] = {};  // of the second team, in the order of Tile::each
+  Tile products;          // of the first half: q k^T, of the second one: dy v^T
+  float totals[16] = {};  // of the second half, in the order of Tile::each
   for (int n = matrix; n < sequences && first < queries; n += matrices) {
     const int key_end = x.seen_keys(n);
     if (first_key >= key_end) continue;
@@ -169,7 +171,7 @@ void launch_attention(const BiasedSoftmaxArguments& x) {
          precision() == Precision::f32 ? biased_softmax_attention_kernel<Float32, result>
                                        : biased_softmax_attention_kernel<Tf32, result>,
          Grid{dim3(static_cast<unsigned>(s.sequences() * ((length + rows - 1) / rows)), tiles(x.out.width)),
-              dim3(loaders), SoftmaxTiles<Float32, result>::shared_bytes(x.a.width, x.g.width).bytes()},
+              dim3(block_threads), SoftmaxTiles<Float32, result>::shared_bytes(x.a.width, x.g.width).bytes()},
          x);
 }
 
@@ -233,7 +235,7 @@ void biased_softmax_attention_backward(float* dq, float* dk, float* dv, float* d
     launch("biased_softmax_attention",
            precision() == Precision::f32 ? biased_softmax_attention_bias_kernel<Float32>
                                          : biased_softmax_attention_bias_kernel<Tf32>,
-           Grid{dim3(static_cast<unsigned>(matrices * tiles(bias.rows) * tiles(bias.columns))), dim3(loaders),
+           Grid{dim3(static_cast<unsigned>(matrices * tiles(bias.rows) * tiles(bias.columns))), dim3(block_threads),
                 shared.bytes()},
            dbias, x);
   }

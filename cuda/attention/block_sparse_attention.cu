@@ -5,8 +5,8 @@
 // owner.
 #include "cuda/attention/softmax.h"
 #include "cuda/temporary.h"
-#include "engine/numerics.h"
 #include "ops/kernels/softmax_attention.h"
+#include "ops/numerics.h"
 
 namespace runnel::cuda {
 namespace {
@@ -23,11 +23,11 @@ struct BlockSparseArguments : SoftmaxOperands {
   int key_block;                  // positions, if the lists are by length; else 0
 };
 
-// Launch: x: sequences times blocks of rows times their parts, y: tiles of 32 columns; `loaders` threads.
+// Launch: x: sequences times blocks of rows times their parts, y: tiles of 32 columns; `block_threads` threads.
 // Owns:   the block its rows and columns of the result; where it works on rows of the weights, a thread a part of one.
 // Shared: SoftmaxTiles; the positions of 32 rows of the other side.
 template <class Tile, SoftmaxResult result, bool banded>
-__global__ void __launch_bounds__(loaders, 3) block_sparse_attention_kernel(BlockSparseArguments x) {
+__global__ void __launch_bounds__(block_threads, 3) block_sparse_attention_kernel(BlockSparseArguments x) {
   using Block = SoftmaxTiles<Tile, result>;
   constexpr bool online = Block::online, keys = Block::keys, slopes = Block::slopes;
   const AttentionSizes& s = x.sizes;
@@ -76,10 +76,10 @@ __global__ void __launch_bounds__(loaders, 3) block_sparse_attention_kernel(Bloc
   if constexpr (!online && !keys)
     if (thread < tile) load_query(own_position(thread));
 
-  int position = position_at(Fetched::row());
+  int position = position_at(TileFragment::row());
   block.begin(position);
   for (int t = 0; t < total; t += tile) {
-    const int next = position_at(t + tile + Fetched::row());
+    const int next = position_at(t + tile + TileFragment::row());
     block.add(
         position, next, 1,
         [&] {
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(loaders, 3) block_sparse_attention_kernel(Bloc
   if constexpr (online)
     if (block.lane() == 0 && blockIdx.y == 0 && own >= 0)
       x.l[n * s.length + own] = sees_nothing ? INFINITY : block.sum.largest + logf(block.sum.total);
-  block.each_four([&](int column, Piece<4> numbers) {
+  block.each_four([&](int column, Vec<4> numbers) {
     if constexpr (online)
       for (float& value : numbers.at) value *= sees_nothing ? 0 : 1 / block.sum.total;
     if (own >= 0) x.out.store(own, column, numbers);
@@ -124,7 +124,7 @@ void launch_attention(BlockSparseArguments& x, const BlockLists& pattern) {
   launch("block_sparse_attention",
          precision() == Precision::f32 ? block_sparse_attention_kernel<Float32, result, banded>
                                        : block_sparse_attention_kernel<Tf32, result, banded>,
-         Grid{dim3(static_cast<unsigned>(blocks), tiles(x.out.width)), dim3(loaders),
+         Grid{dim3(static_cast<unsigned>(blocks), tiles(x.out.width)), dim3(block_threads),
               SoftmaxTiles<Float32, result>::shared_bytes(x.a.width, x.g.width).template add<int>(tile).bytes()},
          x);
 }

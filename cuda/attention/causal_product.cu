@@ -1,8 +1,7 @@
 // Causal linear attention without feature map and normaliser: Algorithm 1 of the paper, where one kernel is all of it.
 //
 // All four results are derivatives of one number, L = sum_i y_i . dy_i = sum_{j<=i} (q_i . k_j) (v_j . dy_i), y being
-// that with respect to dy. To differentiate is to take one vector out of each term: its partner stays, weighted with
-// the other dot product.
+// that with respect to dy. The derivative by one vector is its partner times the other dot product.
 //
 //   y_i  = sum_{j<=i} (q_i . k_j) v_j         dq_i = sum_{j<=i} (dy_i . v_j) k_j
 //   dk_j = sum_{i>=j} (v_j . dy_i) q_i        dv_j = sum_{i>=j} (k_j . q_i) dy_i
@@ -24,17 +23,17 @@
 namespace runnel::cuda {
 namespace {
 
-constexpr int chunk = 32;      // positions that are brought to shared memory at a time
-constexpr int rows = 8;        // of the state that a thread keeps: a part of one column, in registers
-constexpr int at_once = 8;     // positions whose results wait in registers
-constexpr int most_warps = 8;  // a taller state than 64 rows is walked part by part, y being the sum
+constexpr int chunk = 32;     // positions that are brought to shared memory at a time
+constexpr int rows = 8;       // of the state that a thread keeps: a part of one column, in registers
+constexpr int at_once = 8;    // positions whose results wait in registers
+constexpr int max_warps = 8;  // a taller state than 64 rows is walked part by part, y being the sum
 
 enum class Direction { forward, reverse };
 
 // Launch: one block per sequence and head, and per 32 columns of the state; a warp for every 8 rows of it, 8 at most.
 // Owns:   a thread 8 rows of one column of the state; in y, a warp every warps-th position of a chunk.
 // Shared: a chunk of x, a and b, and of what each warp's rows add to y.
-__global__ void __launch_bounds__(32 * most_warps)
+__global__ void __launch_bounds__(32 * max_warps)
     causal_product_kernel(float* __restrict__ y, const float* __restrict__ x, const float* __restrict__ a,
                           const float* __restrict__ b, int64_t length, int64_t heads, int64_t e, int64_t m,
                           Direction direction) {
@@ -105,7 +104,7 @@ __global__ void __launch_bounds__(32 * most_warps)
 // y [B,L,H,M] = scan(x, a, b) with x, a [B,L,H,E], b [B,L,H,M].
 void scan(float* y, const float* x, const float* a, const float* b, const AttentionSizes& s, int64_t e, int64_t m,
           Direction direction) {
-  const int64_t warps = std::clamp<int64_t>((e + rows - 1) / rows, 1, most_warps), tile = chunk * warps * rows;
+  const int64_t warps = std::clamp<int64_t>((e + rows - 1) / rows, 1, max_warps), tile = chunk * warps * rows;
   const Grid grid{
       dim3(static_cast<unsigned>(s.sequences()), static_cast<unsigned>((m + 31) / 32)),
       dim3(static_cast<unsigned>(32 * warps)),

@@ -1,17 +1,17 @@
 // What each segment of each head adds to the state of linear attention, S [E,M] and Z [E]. linear_attention.h has the
 // definitions.
 #include "cuda/attention/linear_attention.h"
-#include "engine/numerics.h"
+#include "ops/numerics.h"
 
 namespace runnel::cuda {
 namespace {
 
 // S = sum b_j c_j^T and Z = sum b_j over each segment; if weighted, c_j / n_j and d_j b_j.
-// Launch: x: heads times segments, y, z: tiles of S; `loaders` threads.
-// Owns:   the block a tile of S, and the first of a row of tiles their part of Z; a team half of the positions.
+// Launch: x: heads times segments, y, z: tiles of S; `block_threads` threads.
+// Owns:   the block a tile of S, and the first of a row of tiles their part of Z; a half half of the positions.
 // Shared: b and c of one chunk; then the sums.
 template <class Tile, bool weighted>
-__global__ void __launch_bounds__(loaders, 4) linear_attention_sum_kernel(Scan scan) {
+__global__ void __launch_bounds__(block_threads, 4) linear_attention_sum_kernel(Scan scan) {
   Shared shared;
   float* const b = shared.take<float>(tile * right_row);
   float* const c = shared.take<float>(tile * right_row);
@@ -25,15 +25,15 @@ __global__ void __launch_bounds__(loaders, 4) linear_attention_sum_kernel(Scan s
   scan.normaliser.select(head, scan.cut.heads);
 
   const int thread = static_cast<int>(threadIdx.x);
-  const int half = thread / team * (tile / 2);
+  const int half = thread / half_block * (tile / 2);
 
-  Fetched next_b, next_c;
+  TileFragment next_b, next_c;
   float next_inverse = 1, next_d = 1;
   const auto fetch = [&](int64_t first) {
     next_b.fetch(scan.b, first, key_end, first_row);
     next_c.fetch(scan.c, first, key_end, first_column);
     if constexpr (weighted) {
-      const int64_t position = first + Fetched::row();
+      const int64_t position = first + TileFragment::row();
       next_inverse = position < end ? scan.normaliser.at(position)[0] : 0;
       next_d = position < end ? scan.normaliser.at(position)[1] : 0;
     }
@@ -41,13 +41,13 @@ __global__ void __launch_bounds__(loaders, 4) linear_attention_sum_kernel(Scan s
 
   Tile sum;
   sum.clear();
-  Piece<4> z[2] = {};  // of the columns of b that this thread fetches, over its rows
+  Vec<4> z[2] = {};  // of the columns of b that this thread fetches, over its rows
   if (begin < end) fetch(begin);
   for (int64_t first = begin; first < end; first += tile) {
-    const bool exists = first + Fetched::row() < key_end;
+    const bool exists = first + TileFragment::row() < key_end;
     next_b.template store<right_row>(
         b, Stored<Tile, As::features>{next_inverse, scan.phi, exists ? scan.b.width - first_row : 0},
-        [&](int i, const Piece<4>& numbers) {
+        [&](int i, const Vec<4>& numbers) {
           for (int n = 0; n < 4; ++n) z[i].at[n] += next_d * numbers.at[n];
         });
     next_c.store<right_row>(c, Stored < Tile, weighted ? As::divided : As::is > {next_inverse, scan.phi, tile});
@@ -57,17 +57,17 @@ __global__ void __launch_bounds__(loaders, 4) linear_attention_sum_kernel(Scan s
     __syncthreads();
   }
 
-  if (thread >= team) sum.template store<right_row>(c);
-  for (int i = 0; i < 2; ++i) cuda::store(b + Fetched::row() * right_row + Fetched::part(i), z[i]);
+  if (thread >= half_block) sum.template store<right_row>(c);
+  for (int i = 0; i < 2; ++i) cuda::store(b + TileFragment::row() * right_row + TileFragment::part(i), z[i]);
   __syncthreads();
-  if (thread < team) {
+  if (thread < half_block) {
     sum.each([&](int i, int j, float& x) { x += c[i * right_row + j]; });
     sum.template store<right_row>(c);
   }
   __syncthreads();
   const States& states = scan.states;
   float* const state = states.data + blockIdx.x * states.size();
-  for (int i = thread; i < tile * tile; i += loaders) {
+  for (int i = thread; i < tile * tile; i += block_threads) {
     const int row = first_row + i / tile, at = first_column + i % tile;
     if (row < states.e && at < states.m) state[row * states.m + at] = c[i / tile * right_row + i % tile];
   }
@@ -96,7 +96,7 @@ void sum_segments(const Scan& scan, bool weighted, const Segments& segments) {
   launch("linear_attention",
          weighted ? (exact ? linear_attention_sum_kernel<Float32, true> : linear_attention_sum_kernel<Tf32, true>)
                   : (exact ? linear_attention_sum_kernel<Float32, false> : linear_attention_sum_kernel<Tf32, false>),
-         Grid{dim3(segments.blocks(), tiles(scan.states.e), tiles(scan.states.m)), dim3(loaders), shared}, scan);
+         Grid{dim3(segments.blocks(), tiles(scan.states.e), tiles(scan.states.m)), dim3(block_threads), shared}, scan);
 }
 
 void add_segments(float* s, float* z, const States& states, const Segments& segments) {

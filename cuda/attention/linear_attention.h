@@ -105,14 +105,14 @@ struct Stored {
   static constexpr bool of_zero_is_zero = as != As::features;
   float inverse;  // 1 / n of its position
   Phi phi;
-  int width;  // see Fetched::store
+  int width;  // see TileFragment::store
   __device__ float operator()(float x) const {
     return Tile::rounded(as == As::features ? phi(x) : as == As::divided ? x * inverse : x);
   }
 };
 
-__device__ inline float sum_of(const Piece<4>& x) { return x.at[0] + x.at[1] + x.at[2] + x.at[3]; }
-__device__ inline float dot(const Piece<4>& x, const Piece<4>& y) {
+__device__ inline float sum_of(const Vec<4>& x) { return x.at[0] + x.at[1] + x.at[2] + x.at[3]; }
+__device__ inline float dot(const Vec<4>& x, const Vec<4>& y) {
   return x.at[0] * y.at[0] + x.at[1] * y.at[1] + x.at[2] * y.at[2] + x.at[3] * y.at[3];
 }
 // The sum over the lanes that share a row.
@@ -137,7 +137,7 @@ class Segments {
   unsigned blocks() const { return static_cast<unsigned>(sequences_ * cut_.segments); }
   int64_t sequences() const { return sequences_; }
   // Numbers in the states of as many segments as there may be, so that L does not matter.
-  int64_t most_states(int64_t e, int64_t m) const { return sequences_ * most_ * (e * m + e); }
+  int64_t max_states(int64_t e, int64_t m) const { return sequences_ * most_ * (e * m + e); }
 
  private:
   int64_t sequences_, most_;

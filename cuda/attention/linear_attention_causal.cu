@@ -6,8 +6,9 @@
 //   out = mask(a b^T + t u^T) c + a S + t Z^T,   S += b^T c,   Z += c^T u   (dq: t = d, u = 1; dk: t = 1, u = d)
 //   n   = mask(a b^T) 1 + a Z + eps,             Z += b^T 1                 (y, which is divided by it)
 //
-// with a and b taken 32 columns at a time. Two teams of two warps work side by side: one on a b^T, then on S; the other
-// on a S, then on the rest of out. Every product is of 32 x 32 tiles (tiles.h), in float32 or on the tensor cores.
+// with a and b taken 32 columns at a time. Two halves of the block, of two warps each, work side by side: one on a b^T,
+// then on S; the other on a S, then on the rest of out. Every product is of 32 x 32 tiles (tiles.h), in float32 or on
+// the tensor cores.
 //
 // If there are fewer heads than the machine wants blocks, each is cut into segments, as many as the machine's size says
 // and not as L does: linear_attention.cu sums up what each adds to the state, and a scan begins with the sums before
@@ -25,8 +26,8 @@
 #include <type_traits>
 
 #include "cuda/attention/linear_attention.h"
-#include "engine/numerics.h"
 #include "ops/kernels/linear_attention.h"
+#include "ops/numerics.h"
 
 namespace runnel::cuda {
 namespace {
@@ -68,26 +69,26 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
   for (auto* rows : {&scan.out, &scan.normaliser, &scan.normaliser_for_dv}) rows->select(head, scan.cut.heads, begin);
 
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
-  const bool first_team = thread < team;
+  const bool in_first_half = thread < half_block;
   // Rows and columns as a warp reads and writes them when it does not multiply: eight lanes to a row.
-  const int row0 = thread % team / 32 * 16 + lane / 8, column = lane % 8 * 4;
+  const int row0 = thread % half_block / 32 * 16 + lane / 8, column = lane % 8 * 4;
 
   const States& states = scan.states;
   const int64_t step_row = has_slope ? 1 : states.m, step_column = has_slope ? states.m : 1;  // S or its transpose
   if constexpr (has_columns)
-    for (int i = thread; i < slices * tile * tile; i += loaders) {
+    for (int i = thread; i < slices * tile * tile; i += block_threads) {
       const int row = i / tile, at = first_column + i % tile;
       s[row * right_row + i % tile] =
           row < scan.a.width && at < scan.c.width
               ? states.before(head, scan.cut.segments, segment, row * step_row + at * step_column)
               : 0;
     }
-  for (int i = thread; i < slices * tile; i += loaders) {
+  for (int i = thread; i < slices * tile; i += block_threads) {
     const int at = has_slope ? first_column + i : i;
     z[i] = at < states.e ? states.before(head, scan.cut.segments, segment, states.e * states.m + at) : 0;
   }
 
-  Fetched next_a, next_b, next_c;
+  TileFragment next_a, next_b, next_c;
   float next_inverse = 0, next_d = 0;  // of the row that this thread fetches
   const auto fetch = [&](int first, int slice) {
     next_a.fetch(scan.a, first, end, slice * tile);
@@ -95,13 +96,13 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
     if (slice > 0) return;
     if constexpr (has_columns) next_c.fetch(scan.c, first, key_end, first_column);
     if constexpr (!normalised && !with_normaliser) {
-      const int position = first + Fetched::row();
+      const int position = first + TileFragment::row();
       next_inverse = position < end ? scan.normaliser.at(position)[0] : 0;
       if constexpr (biased) next_d = position < end ? scan.normaliser.at(position)[1] : 0;
     }
   };
 
-  Tile sum;    // first team: a b^T; second: out
+  Tile sum;    // first half: a b^T; second: out
   float n[4];  // normalisers of rows row0 + 4 i, one part in each of the eight lanes
   if (end > 0) fetch(0, 0);
   for (int first = 0; first < end; first += tile)
@@ -110,7 +111,7 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
       float* const s_slice = s + slice * tile * right_row;
       float* const z_slice = z + slice * tile;
 
-      const bool exists = first + Fetched::row() < end, is_key = first + Fetched::row() < key_end;
+      const bool exists = first + TileFragment::row() < end, is_key = first + TileFragment::row() < key_end;
       const int column_of_slice = slice * tile;
       next_a.store<left_row>(a,
                              Stored<Tile, role.a>{next_inverse, scan.phi, exists ? scan.a.width - column_of_slice : 0});
@@ -120,7 +121,7 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
         if constexpr (has_columns)
           next_c.store<right_row>(
               c, Stored<Tile, role.c>{next_inverse, scan.phi, is_key ? scan.c.width - first_column : 0});
-        if (biased && thread % 4 == 0) ds[Fetched::row()] = next_d;
+        if (biased && thread % 4 == 0) ds[TileFragment::row()] = next_d;
       }
       __syncthreads();
 
@@ -129,7 +130,7 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
       else if (first + tile < end)
         fetch(first + tile, 0);
 
-      if (first_team) {
+      if (in_first_half) {
         if (slice == 0) sum.clear();
         sum.template add<Operand::rows, Operand::transposed>(a, b);
         if (last) {
@@ -143,7 +144,7 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
         if (slice == 0) {
           sum.clear();
           for (float& part : n) part = 0;
-          if (with_normaliser && thread < team + 32) {
+          if (with_normaliser && thread < half_block + 32) {
             float total = z[lane];
 #pragma unroll 8
             for (int j = 0; j < tile; ++j) running_z[j * left_row + lane] = total += c[j * right_row + lane];
@@ -159,7 +160,7 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
       }
       __syncthreads();  // the weights are there, and the old S and Z have been read
 
-      if (first_team) {
+      if (in_first_half) {
         if constexpr (has_columns) {
           Tile state;
           state.template load<right_row>(s_slice);
@@ -180,7 +181,7 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
       } else if (last) {
         const auto x_of = [&](int i) {  // columns of row row0 + 4 i
           const int position = first + row0 + 4 * i;
-          return position < end ? scan.x.load(position, first_column + column) : Piece<4>{};
+          return position < end ? scan.x.load(position, first_column + column) : Vec<4>{};
         };
         [[maybe_unused]] float n_d[4] = {};  // -dy_i . y_i
         if constexpr (!has_columns || with_normaliser)
@@ -197,12 +198,12 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
             if constexpr (normalised) {
               n[i] += sum_of(load<4>(weights + at));
             } else {
-              const Piece<4> x = x_of(i), z_i = load<4>(running_z + at);
+              const Vec<4> x = x_of(i), z_i = load<4>(running_z + at);
               for (int j = 0; j < 4; ++j) n[i] += scan.phi(x.at[j]) * z_i.at[j];  // 0 past the width
             }
             n[i] = __fdividef(1, row_sum(n[i]) + normaliser_eps);  // 1 / x would branch for subnormal numbers
           }
-        [[maybe_unused]] Piece<4> x[4];  // loaded before they are needed
+        [[maybe_unused]] Vec<4> x[4];  // loaded before they are needed
         if constexpr (has_columns) {
           if constexpr (has_slope)
             for (int i = 0; i < 4; ++i) x[i] = x_of(i);
@@ -216,7 +217,7 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
           const int position = first + row;
           if (position >= end) continue;
           if constexpr (has_columns) {
-            Piece<4> out = load<4>(weights + row * left_row + column), z_i{};
+            Vec<4> out = load<4>(weights + row * left_row + column), z_i{};
             if constexpr (with_normaliser) z_i = load<4>(running_z + row * left_row + column);
             for (int j = 0; j < 4; ++j) {
               if constexpr (with_normaliser) out.at[j] = (out.at[j] + n_d[i] * z_i.at[j]) * n[i];
@@ -234,25 +235,25 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
 
 // Of the kernel below on a multiprocessor: with one more, registers would be spilled for some architecture.
 template <class Tile>
-constexpr int most_blocks(LinearResult result, bool narrow) {
+constexpr int max_blocks(LinearResult result, bool narrow) {
   return narrow && (std::is_same<Tile, Tf32>::value || result == LinearResult::y) ? 4 : 3;
 }
 
-// Launch: x: heads times segments, y: tiles of 32 columns of the result; `loaders` threads.
-// Owns:   the block 32 columns of the result in one segment; of a chunk of it, a warp of the second team 16 rows.
+// Launch: x: heads times segments, y: tiles of 32 columns of the result; `block_threads` threads.
+// Owns:   the block 32 columns of the result in one segment; of a chunk of it, a warp of the second half 16 rows.
 // Shared: a, b, c and the weights mask(a b^T + t u^T) of one chunk; S and Z; d; for dq_and_normaliser, Z_i of each
 // row.
 template <class Tile, LinearResult result, bool narrow>
-__global__ void __launch_bounds__(loaders, most_blocks<Tile>(result, narrow))
+__global__ void __launch_bounds__(block_threads, max_blocks<Tile>(result, narrow))
     causal_linear_attention_kernel(Scan scan) {
   scan_segment<Tile, result, narrow>(scan, narrow ? 0 : static_cast<int>(blockIdx.y));
 }
 
 // dv and dk of E, M <= 32.
-// Launch: x: heads times segments, y: 0 for dv, 1 for dk; `loaders` threads.
+// Launch: x: heads times segments, y: 0 for dv, 1 for dk; `block_threads` threads.
 // Owns, Shared: as above.
 template <class Tile>
-__global__ void __launch_bounds__(loaders, 4) causal_linear_attention_backward_kernel(Scan dv, Scan dk) {
+__global__ void __launch_bounds__(block_threads, 4) causal_linear_attention_backward_kernel(Scan dv, Scan dk) {
   if (blockIdx.y == 0)
     scan_segment<Tile, LinearResult::dv, true>(dv, 0);
   else
@@ -281,7 +282,7 @@ void launch_scan(const Scan& scan, const Segments& segments) {
   launch("causal_linear_attention",
          precision() == Precision::f32 ? causal_linear_attention_kernel<Float32, result, narrow>
                                        : causal_linear_attention_kernel<Tf32, result, narrow>,
-         Grid{dim3(segments.blocks(), columns), dim3(loaders),
+         Grid{dim3(segments.blocks(), columns), dim3(block_threads),
               shared_bytes(scan.a.width, result == LinearResult::dq_and_normaliser)},
          scan);
 }
@@ -294,7 +295,7 @@ void causal_linear_attention_forward(float* y, float* s1, float* z1, const float
   if (s.sequences() == 0) return;
   const Segments segments(s.sequences(), s.length, s.heads, tiles(s.m));
   const bool is_summed = segments.cut().segments > 1 || s1;
-  const Temporary<float> sums(is_summed ? segments.most_states(s.e, s.m) : 0);
+  const Temporary<float> sums(is_summed ? segments.max_states(s.e, s.m) : 0);
 
   Scan scan{};
   scan.a = HeadRows<const float>(q, s.length, s.heads, s.e);
@@ -320,7 +321,7 @@ void causal_linear_attention_backward(float* dq, float* dk, float* dv, float* ds
   const bool narrow = is_narrow(s);
   const Segments from_right(s.sequences(), s.length, s.heads, narrow ? 2 : tiles(s.e));
   const bool sum_left = from_left.cut().segments > 1, sum_right = from_right.cut().segments > 1 || ds0;
-  const Temporary<float> sums(sum_left || sum_right ? from_left.most_states(s.e, s.m) : 0);
+  const Temporary<float> sums(sum_left || sum_right ? from_left.max_states(s.e, s.m) : 0);
 
   const bool in_dk = s.e >= 2 && s.e <= tile;
   const Temporary<float> apart(in_dk ? 0 : 2 * s.sequences() * s.length);
@@ -367,7 +368,7 @@ void causal_linear_attention_backward(float* dq, float* dk, float* dv, float* ds
     launch("causal_linear_attention",
            precision() == Precision::f32 ? causal_linear_attention_backward_kernel<Float32>
                                          : causal_linear_attention_backward_kernel<Tf32>,
-           Grid{dim3(from_right.blocks(), 2), dim3(loaders), shared_bytes(tile, false)}, to_dv, scan);
+           Grid{dim3(from_right.blocks(), 2), dim3(block_threads), shared_bytes(tile, false)}, to_dv, scan);
   } else {
     launch_scan<LinearResult::dv, false>(to_dv, from_right);
     launch_scan<LinearResult::dk, false>(scan, from_right);

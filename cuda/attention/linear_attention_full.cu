@@ -8,11 +8,12 @@ namespace runnel::cuda {
 namespace {
 
 // out_i = a_i S + t_i Z, divided by n_i if it is y, with S [E,M] and Z [E] of whole heads.
-// Launch: x: heads times tiles of 32 positions, y: tiles of 32 columns of the result; `loaders` threads.
-// Owns:   the block a tile of the result; in the product, a team half of the depth; else a thread a quarter of a row.
+// Launch: x: heads times tiles of 32 positions, y: tiles of 32 columns of the result; `block_threads` threads.
+// Owns:   the block a tile of the result; in the product, a half half of the depth; else a thread a quarter of a row.
 // Shared: 32 columns of a, 32 rows of S and 32 numbers of Z; then the result.
 template <LinearResult result>
-__global__ void __launch_bounds__(loaders, 4) full_linear_attention_kernel(Scan scan, const float* s, const float* z) {
+__global__ void __launch_bounds__(block_threads, 4)
+    full_linear_attention_kernel(Scan scan, const float* s, const float* z) {
   constexpr Roles role = roles(result);
   constexpr bool biased = role.bias != Bias::none;
   Shared shared;
@@ -29,8 +30,8 @@ __global__ void __launch_bounds__(loaders, 4) full_linear_attention_kernel(Scan 
   s += head * e * m, z += head * e;
   const int64_t step_row = biased ? 1 : m, step_column = biased ? m : 1;  // S or its transpose
 
-  const int thread = static_cast<int>(threadIdx.x), row = Fetched::row(), part = thread % 4 * 8;
-  const int half = thread / team * (tile / 2);
+  const int thread = static_cast<int>(threadIdx.x), row = TileFragment::row(), part = thread % 4 * 8;
+  const int half = thread / half_block * (tile / 2);
   const int64_t position = first + row;
   float inverse = 1, d = 1;
   if (result == LinearResult::dq && position < length) {
@@ -41,11 +42,11 @@ __global__ void __launch_bounds__(loaders, 4) full_linear_attention_kernel(Scan 
   Float32 sum;
   float n = 0;
   for (int slice = 0; slice < scan.a.width; slice += tile) {
-    Fetched next;
+    TileFragment next;
     next.fetch(scan.a, first, length, slice);
     __syncthreads();  // the last slice has been read
     next.store<left_row>(as, Stored<Float32, role.a>{inverse, scan.phi, position < length ? scan.a.width - slice : 0});
-    for (int i = thread; i < tile * tile; i += loaders) {
+    for (int i = thread; i < tile * tile; i += block_threads) {
       const int at_row = slice + i / tile, at = first_column + i % tile;
       ss[i / tile * right_row + i % tile] =
           at_row < scan.a.width && at < scan.out.width ? s[at_row * step_row + at * step_column] : 0;
@@ -60,9 +61,9 @@ __global__ void __launch_bounds__(loaders, 4) full_linear_attention_kernel(Scan 
       for (int i = part; i < part + 8; i += 4) n += dot(load<4>(as + row * left_row + i), load<4>(zs + i));
   }
   __syncthreads();
-  if (thread >= team) sum.store<left_row>(as);
+  if (thread >= half_block) sum.store<left_row>(as);
   __syncthreads();
-  if (thread < team) {
+  if (thread < half_block) {
     sum.each([&](int i, int j, float& x) { x += as[i * left_row + j]; });
     sum.store<left_row>(as);
   }
@@ -70,9 +71,9 @@ __global__ void __launch_bounds__(loaders, 4) full_linear_attention_kernel(Scan 
   if constexpr (role.normalised) inverse = 1 / (row_sum(n, 4) + normaliser_eps);
   if (position >= length) return;
   for (int column = part; column < part + 8; column += 4) {
-    Piece<4> out = load<4>(as + row * left_row + column);
+    Vec<4> out = load<4>(as + row * left_row + column);
     if constexpr (biased) {
-      const Piece<4> x = scan.x.load(position, first_column + column);
+      const Vec<4> x = scan.x.load(position, first_column + column);
       for (int i = 0; i < 4; ++i) out.at[i] = (out.at[i] + d * zs[column + i]) * scan.phi.slope(x.at[i]);
     } else if constexpr (role.normalised) {
       for (float& number : out.at) number *= inverse;
@@ -107,8 +108,8 @@ template <LinearResult result>
 void launch_full(const Scan& scan, const float* s, const float* z, int64_t sequences) {
   const size_t shared = SharedBytes().add<float>(tile * left_row).add<float>(tile * right_row).add<float>(tile).bytes();
   launch("full_linear_attention", full_linear_attention_kernel<result>,
-         Grid{dim3(static_cast<unsigned>(sequences) * tiles(scan.cut.length), tiles(scan.out.width)), dim3(loaders),
-              shared},
+         Grid{dim3(static_cast<unsigned>(sequences) * tiles(scan.cut.length), tiles(scan.out.width)),
+              dim3(block_threads), shared},
          scan, s, z);
 }
 
@@ -118,7 +119,7 @@ class HeadStates {
   HeadStates(Scan scan, int64_t sequences, int64_t length, bool weighted)
       : matrices_(sequences * scan.states.e * scan.states.m), data_(sequences * scan.states.size()) {
     const Segments segments(sequences, length, scan.cut.heads, tiles(scan.states.e) * tiles(scan.states.m));
-    const Temporary<float> states(segments.most_states(scan.states.e, scan.states.m));
+    const Temporary<float> states(segments.max_states(scan.states.e, scan.states.m));
     scan.states.data = states.data();
     scan.cut = segments.cut();
     sum_segments(scan, weighted, segments);

@@ -24,8 +24,8 @@ __global__ void __launch_bounds__(step_threads)
     for (int64_t first = 0; first < m; first += lanes * width) {
       const int64_t column = first + lane % lanes * width;
       const bool inside = column < m;
-      const Piece<width> value = inside ? load<width>(v + head * m + column) : Piece<width>{};
-      Piece<width> sum{};
+      const Vec<width> value = inside ? load<width>(v + head * m + column) : Vec<width>{};
+      Vec<width> sum{};
       for (int64_t begin = 0; begin < e; begin += 32) {
         const int rows_left = static_cast<int>(e - begin);
         const bool is_row = lane < rows_left;
@@ -33,11 +33,11 @@ __global__ void __launch_bounds__(step_threads)
         const float own_q = is_row ? q[own] : 0, own_k = is_row ? k[own] : 0, own_z = is_row ? z[own] : 0;
         Number* const own_s = s + (head * e + begin) * stride + column;
         for (int above = 0; above < 32; above += at_once * rows) {
-          Piece<width> state[at_once];
+          Vec<width> state[at_once];
 #pragma unroll
           for (int n = 0; n < at_once; ++n) {
             const int i = above + n * rows + row;
-            state[n] = i < rows_left && inside ? load<width>(own_s + i * stride) : Piece<width>{};
+            state[n] = i < rows_left && inside ? load<width>(own_s + i * stride) : Vec<width>{};
           }
           const float qi = is_row ? phi(own_q) : 0, ki = is_row ? phi(own_k) : 0;
           if (first == 0 && above == 0) {

@@ -15,33 +15,33 @@
 // last places; nobody reads it, and its rows of the results are cleared.
 #include "cuda/attention/softmax.h"
 #include "cuda/temporary.h"
-#include "engine/numerics.h"
 #include "ops/kernels/approximate_attention.h"
+#include "ops/numerics.h"
 
 namespace runnel::cuda {
 namespace {
 
 // Largest and total of the exponentials that a query has found so far, [B,H,L].
-struct Found {
+struct RoundState {
   float *largest, *total;
 };
 
 struct LshArguments : SoftmaxOperands {
-  float* l;                // [B,H,L]: written for y, in the last round, else read
-  const float* d;          // [B,H,L]
-  const float* inverse;    // [B,H,L]: 1 / |q_j|
-  Found before, after;     // y: two arrays, since the blocks of other columns read them, too
-  LshPlaces places;        // of this round
-  const int32_t* lengths;  // [B], or null
+  float* l;                  // [B,H,L]: written for y, in the last round, else read
+  const float* d;            // [B,H,L]
+  const float* inverse;      // [B,H,L]: 1 / |q_j|
+  RoundState before, after;  // y: two arrays, since the blocks of other columns read them, too
+  LshPlaces places;          // of this round
+  const int32_t* lengths;    // [B], or null
   int64_t length, heads;
   bool first_round, last_round;
 };
 
-// Launch: x: sequences times blocks of places, y: tiles of 32 columns of the result; `loaders` threads.
+// Launch: x: sequences times blocks of places, y: tiles of 32 columns of the result; `block_threads` threads.
 // Owns:   the block its places and columns of the result; where it works on rows of the weights, a thread a part of
 // one. Shared: SoftmaxTiles; and what the queries, the rows or the others, see.
 template <class Tile, SoftmaxResult result>
-__global__ void __launch_bounds__(loaders, rows_are_keys(result) ? 3 : 4) lsh_attention_kernel(LshArguments x) {
+__global__ void __launch_bounds__(block_threads, rows_are_keys(result) ? 3 : 4) lsh_attention_kernel(LshArguments x) {
   using Block = SoftmaxTiles<Tile, result>;
   constexpr bool online = Block::online, keys = Block::keys, slopes = Block::slopes;
   constexpr int rows = Block::rows, queries = keys ? tile : rows;
@@ -87,10 +87,10 @@ __global__ void __launch_bounds__(loaders, rows_are_keys(result) ? 3 : 4) lsh_at
       while (other < others_end && ends[min(other + tile, length) - 1] <= first) other += tile;
     return other < others_end && !(keys && begins[other] > last) ? other : length;
   };
-  int other = next_from(begins[first]), other_position = position_at(other + Fetched::row());
+  int other = next_from(begins[first]), other_position = position_at(other + TileFragment::row());
   block.begin(other_position);
   while (other < length) {
-    const int next = next_from(other + tile), next_position = position_at(next + Fetched::row());
+    const int next = next_from(other + tile), next_position = position_at(next + TileFragment::row());
     block.add(
         other_position, next_position, factor_of(!keys, other_position),
         [&] {
@@ -118,11 +118,11 @@ __global__ void __launch_bounds__(loaders, rows_are_keys(result) ? 3 : 4) lsh_at
   // so gives dy to dv.
   const float kept = known && block.sum.total > 0 ? expf(x.before.largest[at + position] - block.sum.largest) : 1;
   const float divisor = online && x.last_round && !sees_nothing ? block.sum.total : 1;
-  block.each_four([&](int column, Piece<4> values) {
+  block.each_four([&](int column, Vec<4> values) {
     if (position < 0) return;
     const bool copies = online ? x.last_round && sees_nothing
                                : result == SoftmaxResult::dv && x.first_round && x.l[at + position] == INFINITY;
-    Piece<4> old{};
+    Vec<4> old{};
     if (copies)
       old = x.c.load(position, column);
     else if (!x.first_round)
@@ -187,7 +187,7 @@ void launch_round(LshArguments& x, const LshPlaces& places, const AttentionSizes
   launch("lsh_attention",
          precision() == Precision::f32 ? lsh_attention_kernel<Float32, result> : lsh_attention_kernel<Tf32, result>,
          Grid{dim3(static_cast<unsigned>(s.sequences() * ((s.length + rows - 1) / rows)), tiles(x.out.width)),
-              dim3(loaders), shared.bytes()},
+              dim3(block_threads), shared.bytes()},
          x);
 }
 

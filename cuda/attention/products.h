@@ -11,7 +11,7 @@ struct Rounded {
   __device__ float operator()(float x) const { return Tile::rounded(x); }
 };
 
-// `loaders` threads, of which each team multiplies half of the depth.
+// `block_threads` threads, of which each half multiplies half of the depth.
 template <class Tile, Operand left, Operand right>
 class TileSum {
  public:
@@ -29,7 +29,7 @@ class TileSum {
     int first, end, column;
   };
   __device__ void add(const Slice& a, const Slice& b) {
-    Fetched next_a, next_b;
+    TileFragment next_a, next_b;
     next_a.fetch(a.rows, a.first, a.end, a.column);
     next_b.fetch(b.rows, b.first, b.end, b.column);
     __syncthreads();  // the last slices have been read
@@ -50,12 +50,12 @@ class TileSum {
     }
     __syncthreads();
     for (int i = 0; i < 2; ++i)
-      f(Fetched::row(), Fetched::part(i), load<4>(a_ + Fetched::row() * row_a + Fetched::part(i)));
+      f(TileFragment::row(), TileFragment::part(i), load<4>(a_ + TileFragment::row() * row_a + TileFragment::part(i)));
   }
 
  private:
   static constexpr int row_a = left == Operand::rows ? left_row : right_row, row_b = row_of_right(right);
-  __device__ static int half() { return static_cast<int>(threadIdx.x) / team; }
+  __device__ static int half() { return static_cast<int>(threadIdx.x) / half_block; }
   float *a_, *b_;
   Tile sum_;
 };

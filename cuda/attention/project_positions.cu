@@ -2,9 +2,9 @@
 // the rows of p, the same for all sequences: linear_attention.cu sums it up.
 #include "cuda/attention/linear_attention.h"
 #include "cuda/attention/products.h"
-#include "engine/numerics.h"
 #include "ops/kernels/approximate_attention.h"
 #include "ops/kernels/reductions.h"
+#include "ops/numerics.h"
 
 namespace runnel::cuda {
 namespace {
@@ -24,11 +24,11 @@ HeadRows<const float> projection_rows(const float* p, const PositionSizes& s) {
 }
 
 // dx_b = p dy_b
-// Launch: x: sequences times tiles of 32 positions, y: tiles of 32 columns; `loaders` threads.
+// Launch: x: sequences times tiles of 32 positions, y: tiles of 32 columns; `block_threads` threads.
 // Owns:   the block a tile of dx, with zeros at padding.
 // Shared: TileSum.
 template <class Tile>
-__global__ void __launch_bounds__(loaders, 4) project_positions_x_kernel(Projection n) {
+__global__ void __launch_bounds__(block_threads, 4) project_positions_x_kernel(Projection n) {
   Shared shared;
   TileSum<Tile, Operand::rows, Operand::rows> sum(shared);
   const int row_tiles = (n.length + tile - 1) / tile;
@@ -37,17 +37,17 @@ __global__ void __launch_bounds__(loaders, 4) project_positions_x_kernel(Project
   n.dy.select(b, 1);
   n.dx.select(b, 1);
   for (int r = 0; r < n.p.width && first < end; r += tile) sum.add({n.p, first, end, r}, {n.dy, r, n.p.width, column});
-  sum.each_four([&](int row, int part, const Piece<4>& numbers) {
+  sum.each_four([&](int row, int part, const Vec<4>& numbers) {
     if (first + row < n.length) n.dx.store(first + row, column + part, numbers);
   });
 }
 
 // dp = sum_b x_b dy_b^T, of `sequences` of them for each of several sums.
-// Launch: x: tiles of 32 rows of p, y: tiles of 32 of its columns, z: sums; `loaders` threads.
+// Launch: x: tiles of 32 rows of p, y: tiles of 32 of its columns, z: sums; `block_threads` threads.
 // Owns:   the block a tile of a sum.
 // Shared: TileSum.
 template <class Tile>
-__global__ void __launch_bounds__(loaders, 4) project_positions_p_kernel(Projection n, int rows, int sequences) {
+__global__ void __launch_bounds__(block_threads, 4) project_positions_p_kernel(Projection n, int rows, int sequences) {
   Shared shared;
   TileSum<Tile, Operand::rows, Operand::transposed> sum(shared);
   const int first = static_cast<int>(blockIdx.x) * tile, r = static_cast<int>(blockIdx.y) * tile;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(loaders, 4) project_positions_p_kernel(Project
     for (int column = 0; column < n.x.width && first < end; column += tile)
       sum.add({n.x, first, end, column}, {n.dy, r, n.dp.width, column});
   }
-  sum.each_four([&](int row, int part, const Piece<4>& numbers) {
+  sum.each_four([&](int row, int part, const Vec<4>& numbers) {
     if (first + row < rows) n.dp.store(first + row, r + part, numbers);
   });
 }
@@ -76,7 +76,7 @@ void project_positions_forward(float* y, const float* x, const float* p, const i
   scan.b = projection_rows(p, s);
   scan.c = HeadRows<const float>(x, s.length, 1, s.width);
   const Segments segments(s.batch, s.length, 1, tiles(s.rank) * tiles(s.width));
-  const Temporary<float> states(segments.most_states(s.rank, s.width)), z(s.batch * s.rank);
+  const Temporary<float> states(segments.max_states(s.rank, s.width)), z(s.batch * s.rank);
   scan.states.data = states.data();
   scan.cut = segments.cut();
   sum_segments(scan, false, segments);
@@ -100,14 +100,15 @@ void project_positions_backward(float* dx, float* dp, const float* dy, const flo
                      static_cast<int>(s.length)};
   const bool exact = precision() == Precision::f32;
   using OfX = TileSum<Float32, Operand::rows, Operand::rows>;
-  launch(
-      "project_positions", exact ? project_positions_x_kernel<Float32> : project_positions_x_kernel<Tf32>,
-      Grid{dim3(static_cast<unsigned>(s.batch) * tiles(s.length), tiles(s.width)), dim3(loaders), OfX::shared_bytes()},
-      n);
+  launch("project_positions", exact ? project_positions_x_kernel<Float32> : project_positions_x_kernel<Tf32>,
+         Grid{dim3(static_cast<unsigned>(s.batch) * tiles(s.length), tiles(s.width)), dim3(block_threads),
+              OfX::shared_bytes()},
+         n);
   using OfP = TileSum<Float32, Operand::rows, Operand::transposed>;
-  launch("project_positions", exact ? project_positions_p_kernel<Float32> : project_positions_p_kernel<Tf32>,
-         Grid{dim3(tiles(s.rows), tiles(s.rank), static_cast<unsigned>(parts)), dim3(loaders), OfP::shared_bytes()}, n,
-         static_cast<int>(s.rows), static_cast<int>(sequences));
+  launch(
+      "project_positions", exact ? project_positions_p_kernel<Float32> : project_positions_p_kernel<Tf32>,
+      Grid{dim3(tiles(s.rows), tiles(s.rank), static_cast<unsigned>(parts)), dim3(block_threads), OfP::shared_bytes()},
+      n, static_cast<int>(s.rows), static_cast<int>(sequences));
   if (parts > 1) sum(dp, sums.data(), 1, parts, s.rows * s.rank);
 }
 

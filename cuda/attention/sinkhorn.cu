@@ -4,8 +4,8 @@
 
 #include "cuda/attention/products.h"
 #include "cuda/temporary.h"
-#include "engine/numerics.h"
 #include "ops/kernels/approximate_attention.h"
+#include "ops/numerics.h"
 
 namespace runnel::cuda {
 namespace {
@@ -146,11 +146,10 @@ struct Mixing {
 };
 
 // The mixed blocks, y_r = sum_c p_rc x_c, at one place.
-// Launch: x: sequences times places of a block times tiles of 32 blocks, y: tiles of 32 columns; `loaders` threads.
-// Owns:   the block a tile of the mixed rows.
-// Shared: TileSum.
+// Launch: x: sequences times places of a block times tiles of 32 blocks, y: tiles of 32 columns; `block_threads`
+// threads. Owns:   the block a tile of the mixed rows. Shared: TileSum.
 template <class Tile>
-__global__ void __launch_bounds__(loaders, 4) mix_blocks_forward_kernel(Mixing m) {
+__global__ void __launch_bounds__(block_threads, 4) mix_blocks_forward_kernel(Mixing m) {
   Shared shared;
   TileSum<Tile, Operand::rows, Operand::rows> sum(shared);
   const int row_tiles = (m.blocks + tile - 1) / tile, places = static_cast<int>(m.s.block);
@@ -161,7 +160,7 @@ __global__ void __launch_bounds__(loaders, 4) mix_blocks_forward_kernel(Mixing m
   const auto y = at_place(m.y, sequence, m.s, place);
   const int count = m.count(sequence, place);
   for (int c = 0; c < count; c += tile) sum.add({m.p, first, m.blocks, c}, {x, c, count, column});
-  sum.each_four([&](int row, int part, const Piece<4>& numbers) {
+  sum.each_four([&](int row, int part, const Vec<4>& numbers) {
     if (first + row < m.blocks) y.store(first + row, column + part, numbers);
   });
 }
@@ -179,7 +178,7 @@ __global__ void mix_blocks_copy_kernel(float* y, const float* x, BlockSizes s) {
 // dx_c = dy of x itself + sum_r p_rc dy_r, at one place.
 // Launch: as for the mixed blocks. Owns: the block a tile of dx. Shared: TileSum.
 template <class Tile>
-__global__ void __launch_bounds__(loaders, 4) mix_blocks_x_kernel(Mixing m) {
+__global__ void __launch_bounds__(block_threads, 4) mix_blocks_x_kernel(Mixing m) {
   Shared shared;
   TileSum<Tile, Operand::transposed, Operand::rows> sum(shared);
   const int row_tiles = (m.blocks + tile - 1) / tile, places = static_cast<int>(m.s.block);
@@ -191,21 +190,21 @@ __global__ void __launch_bounds__(loaders, 4) mix_blocks_x_kernel(Mixing m) {
   const int count = m.count(sequence, place), length = static_cast<int>(m.s.length);
   for (int r = 0; r < m.blocks && first < count; r += tile)
     sum.add({m.p, r, m.blocks, first}, {dy, r, m.blocks, column});
-  sum.each_four([&](int row, int part, Piece<4> numbers) {
+  sum.each_four([&](int row, int part, Vec<4> numbers) {
     const int c = first + row;
     if (c * places + place >= length) return;
-    const Piece<4> own = dy.load(m.blocks + c, column + part);
+    const Vec<4> own = dy.load(m.blocks + c, column + part);
     for (int i = 0; i < 4; ++i) numbers.at[i] = own.at[i] + (c < count ? numbers.at[i] : 0);
     dx.store(c, column + part, numbers);
   });
 }
 
 // dp = sum over places of dy_r . x_c
-// Launch: x: sequences times tiles of 32 rows of p, y: tiles of 32 of its columns; `loaders` threads.
+// Launch: x: sequences times tiles of 32 rows of p, y: tiles of 32 of its columns; `block_threads` threads.
 // Owns:   the block a tile of dp.
 // Shared: TileSum.
 template <class Tile>
-__global__ void __launch_bounds__(loaders, 4) mix_blocks_p_kernel(Mixing m) {
+__global__ void __launch_bounds__(block_threads, 4) mix_blocks_p_kernel(Mixing m) {
   Shared shared;
   TileSum<Tile, Operand::rows, Operand::transposed> sum(shared);
   const int row_tiles = (m.blocks + tile - 1) / tile;
@@ -219,7 +218,7 @@ __global__ void __launch_bounds__(loaders, 4) mix_blocks_p_kernel(Mixing m) {
       sum.add({dy, first, m.blocks, column}, {x, c, count, column});
   }
   m.dp.select(sequence, 1);
-  sum.each_four([&](int row, int part, const Piece<4>& numbers) {
+  sum.each_four([&](int row, int part, const Vec<4>& numbers) {
     if (first + row < m.blocks) m.dp.store(first + row, c + part, numbers);
   });
 }
@@ -236,7 +235,7 @@ Mixing mixing(const float* p, const float* x, const int32_t* lengths, const Bloc
 
 Grid at_places(const BlockSizes& s, size_t shared) {
   return {dim3(static_cast<unsigned>(s.batch * s.heads * s.block) * tiles_of(s.blocks()), tiles_of(s.width)),
-          dim3(loaders), shared};
+          dim3(block_threads), shared};
 }
 
 }  // namespace
@@ -287,7 +286,8 @@ void mix_blocks_backward(float* dp, float* dx, const float* dy, const float* p, 
   using OfP = TileSum<Float32, Operand::rows, Operand::transposed>;
   const unsigned rows = tiles_of(s.blocks());
   launch("mix_blocks_backward", exact ? mix_blocks_p_kernel<Float32> : mix_blocks_p_kernel<Tf32>,
-         Grid{dim3(static_cast<unsigned>(s.batch * s.heads) * rows, rows), dim3(loaders), OfP::shared_bytes()}, m);
+         Grid{dim3(static_cast<unsigned>(s.batch * s.heads) * rows, rows), dim3(block_threads), OfP::shared_bytes()},
+         m);
 }
 
 }  // namespace runnel::cuda

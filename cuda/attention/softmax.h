@@ -29,16 +29,16 @@ struct RunningSum {
   // Takes in the row's next scores, of which this lane has 4 count, and replaces them by e^(x - m') for the new maximum
   // m'. Returns e^(m - m'), which what was added up before is to be multiplied with.
   template <int count>
-  __device__ float take(Piece<4> (&scores)[count]) {
+  __device__ float take(Vec<4> (&scores)[count]) {
     float new_largest = largest;
-    for (const Piece<4>& four : scores)
+    for (const Vec<4>& four : scores)
       for (const float score : four.at) new_largest = fmaxf(new_largest, score);
     for (int distance = lanes / 2; distance > 0; distance /= 2)
       new_largest = fmaxf(new_largest, __shfl_xor_sync(all_lanes, new_largest, distance));
     const float base = new_largest == -INFINITY ? 0 : new_largest;  // as long as the row has seen no key
     const float factor = expf(largest - base);
     float sum = 0;
-    for (Piece<4>& four : scores)
+    for (Vec<4>& four : scores)
       for (float& score : four.at) sum += score = expf(score - base);
     for (int distance = lanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(all_lanes, sum, distance);
     total = total * factor + sum;
@@ -70,9 +70,9 @@ struct Multiplied {
   __device__ float operator()(float x) const { return Tile::rounded(factor * x); }
 };
 
-// A block's rows of a result, and 32 of its columns: `loaders` threads, in two teams of two warps (tiles.h). For y and
-// dv, each team has 32 rows, and b and c are brought once for both. For dq and dk there are 32 rows in all: the first
-// team works on a b^T and then on the result, the second on g h^T and on the slopes s.
+// A block's rows of a result, and 32 of its columns: `block_threads` threads, in two halves of two warps (tiles.h). For
+// y and dv, each half has 32 rows, and b and c are brought once for both. For dq and dk there are 32 rows in all: the
+// first half_block works on a b^T and then on the result, the second on g h^T and on the slopes s.
 //
 // While a tile is worked on, the next one is on its way.
 template <class Tile, SoftmaxResult result>
@@ -110,7 +110,7 @@ class SoftmaxTiles {
 
   // The row of the block of which this thread works on `columns` columns, four at a time: columns [four(i), four(i) +
   // 4) for i < columns / 4.
-  static constexpr int lanes = loaders / rows, columns = tile / lanes;
+  static constexpr int lanes = block_threads / rows, columns = tile / lanes;
   __device__ static int row() { return static_cast<int>(threadIdx.x) / lanes; }
   __device__ static int four(int i) { return (i * lanes + lane()) * 4; }
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % lanes; }  // of those that share a row
@@ -119,9 +119,9 @@ class SoftmaxTiles {
   // Brings a (times `factor(position)`) and g of the block's rows, which lie at position_of(row) (-1: none).
   template <class Position, class Factor>
   __device__ void load_rows(Position position_of, Factor factor) {
-    Fetched next;
+    TileFragment next;
     for (int first = 0; first < rows; first += tile) {
-      const int position = position_of(first + Fetched::row());
+      const int position = position_of(first + TileFragment::row());
       for (int slice = 0; slice < slices(); ++slice) {
         next.fetch_row(x_.a, position, slice * tile);
         next.store<left_row>(a_ + (slice * rows + first) * left_row, Multiplied<Tile>{factor(position)});
@@ -143,7 +143,7 @@ class SoftmaxTiles {
   template <class Prepare, class Seen, class Factor, class Biased = Unbiased>
   __device__ void add(int position, int next_position, float factor, Prepare prepare, Seen seen, Factor dropout,
                       Biased biased = {}) {
-    Tile products;  // a b^T; for dq and dk, of the second team: g h^T
+    Tile products;  // a b^T; for dq and dk, of the second half: g h^T
     products.clear();
     const int count = max(slices(), slices_g());
     for (int slice = 0; slice < count; ++slice) {
@@ -157,13 +157,13 @@ class SoftmaxTiles {
       __syncthreads();
       slice + 1 < count ? fetch(position, slice + 1) : fetch(next_position, 0);
       if (has_weights() && slice < slices())
-        products.template add<Operand::rows, Operand::transposed>(a_ + (slice * rows + team_row()) * left_row, b_);
+        products.template add<Operand::rows, Operand::transposed>(a_ + (slice * rows + half_row()) * left_row, b_);
       else if (!has_weights() && slice < slices_g())
         products.template add<Operand::rows, Operand::transposed>(g_ + slice * tile * left_row, h_);
     }
     if (has_weights()) {
-      products.each([&](int row_of_team, int o, float& product) {
-        const int r = team_row() + row_of_team;
+      products.each([&](int row_of_half, int o, float& product) {
+        const int r = half_row() + row_of_half;
         const float score = product * x_.scale;
         if constexpr (online)
           product = seen(r, o) ? biased(r, o, score) : -INFINITY;
@@ -171,12 +171,12 @@ class SoftmaxTiles {
           product = seen(r, o) ? expf(biased(r, o, score) - ls[keys ? o : r]) : 0;
         if constexpr (result == SoftmaxResult::dv) product = Tile::rounded(product * dropout(r, o));
       });
-      products.template store<left_row>(weights_ + team_row() * left_row);
+      products.template store<left_row>(weights_ + half_row() * left_row);
     }
     __syncthreads();
 
     if constexpr (online) {
-      Piece<4> own[columns / 4];
+      Vec<4> own[columns / 4];
 #pragma unroll
       for (int i = 0; i < columns / 4; ++i) own[i] = load<4>(weights_ + row() * left_row + four(i));
       const float rescale = sum.take(own);
@@ -198,8 +198,8 @@ class SoftmaxTiles {
     }
 
     if (has_weights()) {
-      if constexpr (online) out_.each([&](int r, int, float& number) { number *= factors_[team_row() + r]; });
-      out_.template add<Operand::rows, Operand::rows>(weights_ + team_row() * left_row, c_);
+      if constexpr (online) out_.each([&](int r, int, float& number) { number *= factors_[half_row() + r]; });
+      out_.template add<Operand::rows, Operand::rows>(weights_ + half_row() * left_row, c_);
     }
   }
 
@@ -209,7 +209,7 @@ class SoftmaxTiles {
     __syncthreads();
     if (has_weights()) {
       if constexpr (slopes) out_.each([&](int, int, float& number) { number *= x_.scale; });
-      out_.template store<left_row>(weights_ + team_row() * left_row);
+      out_.template store<left_row>(weights_ + half_row() * left_row);
     }
     __syncthreads();
     for (int i = 0; i < columns / 4; ++i)
@@ -221,9 +221,9 @@ class SoftmaxTiles {
   const SoftmaxOperands& x_;
   __device__ int slices() const { return (x_.a.width + tile - 1) / tile; }
   __device__ int slices_g() const { return slopes ? (x_.g.width + tile - 1) / tile : 0; }
-  // Whether this thread's team computes weights and a result, and the first of its rows in the block.
-  __device__ static bool has_weights() { return !slopes || threadIdx.x < team; }
-  __device__ static int team_row() { return slopes || threadIdx.x < team ? 0 : tile; }
+  // Whether this thread's half computes weights and a result, and the first of its rows in the block.
+  __device__ static bool has_weights() { return !slopes || threadIdx.x < half_block; }
+  __device__ static int half_row() { return slopes || threadIdx.x < half_block ? 0 : tile; }
 
   __device__ void fetch(int position, int slice) {
     if (slice < slices()) next_b_.fetch_row(x_.b, position, slice * tile);
@@ -233,7 +233,7 @@ class SoftmaxTiles {
 
   float *const a_, *const g_, *const b_, *const h_, *const c_, *const weights_;
   float* const factors_;  // y: e^(m - m') of each row
-  Fetched next_b_, next_h_, next_c_;
+  TileFragment next_b_, next_h_, next_c_;
   Tile out_;
 
  public:

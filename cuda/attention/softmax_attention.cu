@@ -12,8 +12,8 @@
 // p): y_i = sum_j f_ij p_ij v_j, s_ij = p_ij (f_ij dy_i . v_j - d_i), dv_j = sum_i f_ij p_ij dy_i.
 #include "cuda/attention/softmax.h"
 #include "cuda/temporary.h"
-#include "engine/numerics.h"
 #include "ops/kernels/softmax_attention.h"
+#include "ops/numerics.h"
 
 namespace runnel::cuda {
 namespace {
@@ -36,7 +36,7 @@ class KeptWeights {
   // Of queries from `query` on and keys from `key` on, a multiple of 8, of sequence n.
   __device__ void draw(const Mask& mask, const AttentionSizes& s, int64_t n, int64_t query, int64_t key) {
 #pragma unroll
-    for (unsigned own = threadIdx.x; own < bytes; own += loaders) {
+    for (unsigned own = threadIdx.x; own < bytes; own += block_threads) {
       const int64_t block = (first_weight(s, n, query + own / eights) + key) / 8 + own % eights;
       const Philox words = mask.key.block(static_cast<uint64_t>(block));
       unsigned bits = 0;
@@ -58,16 +58,16 @@ using KeptIn = KeptWeights<rows_are_keys(result) ? tile : softmax_rows(result),
 
 // As many blocks to a multiprocessor as do not make a thread spill registers.
 template <class Tile, SoftmaxResult result, bool dropped>
-constexpr int most_blocks() {
+constexpr int max_blocks() {
   if (dropped) return 3;
   return std::is_same_v<Tile, Tf32> && result != SoftmaxResult::dv ? 5 : 4;
 }
 
-// Launch: x: sequences times blocks of rows, y: tiles of 32 columns of the result; `loaders` threads.
+// Launch: x: sequences times blocks of rows, y: tiles of 32 columns of the result; `block_threads` threads.
 // Owns:   the block its rows and columns of the result; where it works on rows of the weights, a thread a part of one.
 // Shared: SoftmaxTiles; KeptWeights.
 template <class Tile, SoftmaxResult result, bool dropped>
-__global__ void __launch_bounds__(loaders, most_blocks<Tile, result, dropped>())
+__global__ void __launch_bounds__(block_threads, max_blocks<Tile, result, dropped>())
     softmax_attention_kernel(SoftmaxArguments x) {
   using Block = SoftmaxTiles<Tile, result>;
   constexpr bool online = Block::online, keys = Block::keys, slopes = Block::slopes;
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(loaders, most_blocks<Tile, result, dropped>())
   block.load_rows([&](int row) { return first + row < length ? first + row : -1; }, [](int) { return 1.0f; });
   if constexpr (!online && !keys) load_queries(first);
   const auto position_at = [&](int other) {
-    const int at = other + Fetched::row();
+    const int at = other + TileFragment::row();
     return other < end && at < others ? at : -1;
   };
   block.begin(position_at(begin));
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(loaders, most_blocks<Tile, result, dropped>())
   if constexpr (online)
     if (block.lane() == 0 && blockIdx.y == 0 && position < length)
       x.l[n * s.length + position] = block.sum.largest + logf(block.sum.total);
-  block.each_four([&](int column, Piece<4> numbers) {
+  block.each_four([&](int column, Vec<4> numbers) {
     if constexpr (online)
       for (float& number : numbers.at) number *= block.sum.total > 0 ? 1 / block.sum.total : 0;
     if (position < length) x.out.store(position, column, numbers);
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(loaders, most_blocks<Tile, result, dropped>())
 }
 
 constexpr int step_threads = 128;
-constexpr int most_columns = 8;  // of v, of a thread: up to 256 in all
+constexpr int max_columns = 8;  // of v, of a thread: up to 256 in all
 
 // One query against the keys in the cache, one of which it brings itself. Keys are kept as columns.
 // Launch: a block per sequence.
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(step_threads, 4)
   for (int64_t c = thread; c < m; c += step_threads) v_cache[own_place * m + c] = v[c];
   __syncthreads();
 
-  float largest = -INFINITY, total = 0, sum[most_columns] = {};
+  float largest = -INFINITY, total = 0, sum[max_columns] = {};
   for (int64_t first = 0; first <= last; first += step_threads) {
     const int64_t own = first + thread;
     float score = -INFINITY;
@@ -185,12 +185,12 @@ __global__ void __launch_bounds__(step_threads, 4)
     const int count = static_cast<int>(min(static_cast<int64_t>(step_threads), last + 1 - first));
     for (int j = warp; j < count; j += warps)
 #pragma unroll
-      for (int i = 0; i < most_columns; ++i)
+      for (int i = 0; i < max_columns; ++i)
         if (i * 32 + lane < m) sum[i] += weights[j] * v_cache[(first + j) * m + i * 32 + lane];
   }
   total = block_sum(total, scratch);
 #pragma unroll
-  for (int i = 0; i < most_columns; ++i)
+  for (int i = 0; i < max_columns; ++i)
     if (i * 32 + lane < m) sums[warp * m + i * 32 + lane] = sum[i];
   __syncthreads();
   for (int64_t c = thread; c < m; c += step_threads) {
@@ -210,7 +210,7 @@ void launch_attention(const SoftmaxArguments& x) {
          precision() == Precision::f32 ? softmax_attention_kernel<Float32, result, dropped>
                                        : softmax_attention_kernel<Tf32, result, dropped>,
          Grid{dim3(static_cast<unsigned>(s.sequences() * ((length + rows - 1) / rows)), tiles(x.out.width)),
-              dim3(loaders), shared.bytes()},
+              dim3(block_threads), shared.bytes()},
          x);
 }
 template <SoftmaxResult result>

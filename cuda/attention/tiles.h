@@ -1,4 +1,5 @@
-// Tiles of 32 x 32 numbers: how they come out of global into shared memory, and their products, by teams of two warps.
+// Tiles of 32 x 32 numbers: how they come out of global into shared memory, and their products, by halves of a block,
+// two warps each.
 //
 // A product is d += a b, where a and b are tiles or transposed tiles; all are stored row by row. It comes in two
 // arithmetics behind one interface: Float32, where each thread owns 4 x 4 numbers and multiplies and adds, and Tf32,
@@ -11,14 +12,14 @@
 // rows.
 #pragma once
 #include "cuda/launch.h"
-#include "cuda/piece.h"
+#include "cuda/vec.h"
 
 namespace runnel::cuda {
 
 constexpr int tile = 32;
 constexpr int left_row = tile + 4, right_row = tile + 8;
-constexpr int team = 64;           // threads
-constexpr int loaders = 2 * team;  // threads that fetch and store a tile together
+constexpr int half_block = 64;                 // threads
+constexpr int block_threads = 2 * half_block;  // threads that fetch and store a tile together
 
 // --- sequences in global memory --------------------------------------------------------------------------------------
 
@@ -51,16 +52,16 @@ struct HeadRows {
 
   // Columns [column, column + 4) of a row. What lies past the width reads as zero and is not written.
   template <class Position>
-  __device__ Piece<4> load(Position position, int column) const {
+  __device__ Vec<4> load(Position position, int column) const {
     const T* x = at(position) + column;
     if (in_fours && column < width) return cuda::load<4>(x);
-    Piece<4> values;
+    Vec<4> values;
 #pragma unroll
     for (int i = 0; i < 4; ++i) values.at[i] = column + i < width ? x[i] : 0;
     return values;
   }
   template <class Position>
-  __device__ void store(Position position, int column, const Piece<4>& values) const {
+  __device__ void store(Position position, int column, const Vec<4>& values) const {
     T* x = at(position) + column;
     if (in_fours && column < width) {
       cuda::store(x, values);
@@ -83,12 +84,12 @@ inline void clear_padding(float* x, const int32_t* lengths, int64_t batch, int64
   if (lengths) launch("clear_padding", clear_padding_kernel, over(n), x, lengths, length, row, n);
 }
 
-// What one of `loaders` threads holds of a tile on its way: 4 + 4 columns of a row. Between fetch and store lies the
-// work on the tile before.
+// What one of `block_threads` threads holds of a tile on its way: 4 + 4 columns of a row. Between fetch and store lies
+// the work on the tile before.
 //
 // Eight lanes at a time store four numbers each: 16 columns of rows r and r + 4, which are different banks if rows lie
 // left_row apart.
-class Fetched {
+class TileFragment {
  public:
   // Positions [first, first + 32) and columns [column, column + 32); positions from `end` on are zero.
   template <class Position>
@@ -106,7 +107,7 @@ class Fetched {
   __device__ void store(float* to, Map map, F f) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      Piece<4> values;
+      Vec<4> values;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         values.at[i] = map(x_[half].at[i]);  // not under the condition: threads would diverge
@@ -119,7 +120,7 @@ class Fetched {
   }
   template <int stride, class Map>
   __device__ void store(float* to, Map map) const {
-    store<stride>(to, map, [](int, const Piece<4>&) {});
+    store<stride>(to, map, [](int, const Vec<4>&) {});
   }
   __device__ static int row() {
     const int thread = static_cast<int>(threadIdx.x);
@@ -139,7 +140,7 @@ class Fetched {
         x_[half] = {};
     }
   }
-  Piece<4> x_[2];
+  Vec<4> x_[2];
 };
 
 // --- products --------------------------------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ class Fetched {
 enum class Operand { rows, transposed, exact };
 constexpr int row_of_right(Operand right) { return right == Operand::transposed ? left_row : right_row; }
 
-// 16 numbers of a 32 x 32 sum. Warp w of the team owns rows [16 w, 16 w + 16), whatever the arithmetic.
+// 16 numbers of a 32 x 32 sum. Warp w of the half block owns rows [16 w, 16 w + 16), whatever the arithmetic.
 class Float32 {
  public:
   __device__ static float rounded(float x) { return x; }
@@ -162,7 +163,7 @@ class Float32 {
 #pragma unroll 1  // with more, registers would be spilled
     for (int k = first; k < first + depth; k += 4) {
       constexpr int row_b = row_of_right(right);
-      Piece<4> x[4];
+      Vec<4> x[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         x[i] =
@@ -170,8 +171,8 @@ class Float32 {
       const auto at = [&](int i, int s) { return left == Operand::rows ? x[i].at[s] : x[s].at[i]; };
 #pragma unroll
       for (int outer = 0; outer < 4; ++outer) {
-        const Piece<4> y = cuda::load<4>(b + (right == Operand::transposed ? (first_column() + outer) * row_b + k
-                                                                           : (k + outer) * row_b + first_column()));
+        const Vec<4> y = cuda::load<4>(b + (right == Operand::transposed ? (first_column() + outer) * row_b + k
+                                                                         : (k + outer) * row_b + first_column()));
 #pragma unroll
         for (int i = 0; i < 4; ++i)
 #pragma unroll
@@ -193,7 +194,7 @@ class Float32 {
   __device__ void load(const float* from) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      const Piece<4> values = cuda::load<4>(from + (first_row() + r) * stride + first_column());
+      const Vec<4> values = cuda::load<4>(from + (first_row() + r) * stride + first_column());
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum_[4 * r + i] = values.at[i];
     }
@@ -203,11 +204,11 @@ class Float32 {
 #pragma unroll
     for (int r = 0; r < 4; ++r)
       cuda::store(to + (first_row() + r) * stride + first_column(),
-                  Piece<4>{{sum_[4 * r], sum_[4 * r + 1], sum_[4 * r + 2], sum_[4 * r + 3]}});
+                  Vec<4>{{sum_[4 * r], sum_[4 * r + 1], sum_[4 * r + 2], sum_[4 * r + 3]}});
   }
 
  private:
-  __device__ static int first_row() { return static_cast<int>(threadIdx.x) % team / 8 * 4; }
+  __device__ static int first_row() { return static_cast<int>(threadIdx.x) % half_block / 8 * 4; }
   __device__ static int first_column() { return static_cast<int>(threadIdx.x) % 8 * 4; }
 
   float sum_[16] = {};
@@ -265,7 +266,7 @@ class Tf32 {
     for (int n = 0; n < 4; ++n)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Piece<2> values = cuda::load<2>(from + row(half) * stride + column(n));
+        const Vec<2> values = cuda::load<2>(from + row(half) * stride + column(n));
         sum_[n][2 * half] = values.at[0];
         sum_[n][2 * half + 1] = values.at[1];
       }
@@ -276,12 +277,12 @@ class Tf32 {
     for (int n = 0; n < 4; ++n)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        cuda::store(to + row(half) * stride + column(n), Piece<2>{{sum_[n][2 * half], sum_[n][2 * half + 1]}});
+        cuda::store(to + row(half) * stride + column(n), Vec<2>{{sum_[n][2 * half], sum_[n][2 * half + 1]}});
   }
 
  private:
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
-  __device__ static int warp_row() { return static_cast<int>(threadIdx.x) % team / 32 * 16; }
+  __device__ static int warp_row() { return static_cast<int>(threadIdx.x) % half_block / 32 * 16; }
   __device__ static int row(int half) { return warp_row() + lane() / 4 + 8 * half; }
   __device__ static int column(int n) { return 8 * n + 2 * (lane() % 4); }
 

@@ -51,7 +51,7 @@ const AttentionKind bigbird{
                 {"bigbird-window", int64_t{3}, in_range(1, 4095), "blocks of bigbird's window, an odd number"},
                 {"bigbird-random", int64_t{3}, in_range(0, 4096), "random blocks that a block of bigbird sees"}},
     .variants = {},
-    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys& keys,
+    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionSeeds& keys,
                Device device) -> std::unique_ptr<AttentionLayer> {
       const auto number = [&](const char* name) { return std::get<int64_t>(values.at(name)); };
       const int64_t block = number("bigbird-block"), window = number("bigbird-window");

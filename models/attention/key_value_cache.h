@@ -12,7 +12,7 @@ class KeyValueState : public DecodeState {
  public:
   explicit KeyValueState(KeyValueCache cache) : cache_(std::move(cache)) {}
   // Of at most `positions`, of which a cache that `wraps` keeps the last ones.
-  KeyValueState(const AttentionShape& shape, const Decoding& d, int64_t positions, bool wraps)
+  KeyValueState(const AttentionShape& shape, const DecodeOptions& d, int64_t positions, bool wraps)
       : cache_{Tensor(Shape{d.batch, shape.heads, shape.head_dim, positions}, d.device),
                Tensor(Shape{d.batch, shape.heads, positions, shape.head_dim}, d.device), wraps} {}
 

@@ -15,7 +15,7 @@ class LinearAttention : public AttentionLayer {
   Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionContext& context) const override {
     return linear_attention(q, k, v, {shape_.causal, context.lengths}, map_);
   }
-  std::unique_ptr<DecodeState> decode(const Decoding& decoding) const override {
+  std::unique_ptr<DecodeState> decode(const DecodeOptions& decoding) const override {
     const auto step = [map = map_](const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state) {
       return linear_attention_step(q, k, v, state, map);
     };
@@ -42,7 +42,7 @@ const AttentionKind linear{
     .options = {{"feature-map", std::string("elu"), one_of({"elu", "relu"}),
                  "feature map of linear attention: elu(x) + 1, as in the paper, or max(x, 0) + 0.001"}},
     .variants = {},
-    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys&,
+    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionSeeds&,
                Device) -> std::unique_ptr<AttentionLayer> {
       const bool elu = std::get<std::string>(values.at("feature-map")) == "elu";
       return std::make_unique<LinearAttention>(shape, elu ? FeatureMap::elu_plus_one : FeatureMap::relu);

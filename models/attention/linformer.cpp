@@ -46,7 +46,7 @@ const AttentionKind linformer{
     .shared_query_key = false,
     .options = {{"linformer-rank", int64_t{16}, in_range(1, 4096), "sums of keys that queries of linformer see"}},
     .variants = {},
-    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys& keys,
+    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionSeeds& keys,
                Device device) -> std::unique_ptr<AttentionLayer> {
       check(shape.max_length > 0, "linformer: the longest sequence is ", shape.max_length,
             " positions; it must be known and positive");

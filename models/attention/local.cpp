@@ -33,7 +33,7 @@ class LocalAttention : public BlockSparseAttention {
   LocalAttention(const AttentionShape& shape, int64_t block, Device device)
       : BlockSparseAttention(shape.causal, {block, block}, own_block, device), shape_(shape), block_(block) {}
 
-  std::unique_ptr<DecodeState> decode(const Decoding& d) const override {
+  std::unique_ptr<DecodeState> decode(const DecodeOptions& d) const override {
     const int64_t h = shape_.heads, e = shape_.head_dim;
     return std::make_unique<BlockCache>(
         KeyValueCache{Tensor(Shape{d.batch, h, e, block_}, d.device), Tensor(Shape{d.batch, h, block_, e}, d.device)},
@@ -62,7 +62,7 @@ const AttentionKind local{
     .shared_query_key = false,
     .options = {{"local-block", int64_t{64}, in_range(1, 4096), "positions of a block of local attention"}},
     .variants = {},
-    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys&,
+    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionSeeds&,
                Device device) -> std::unique_ptr<AttentionLayer> {
       return std::make_unique<LocalAttention>(shape, std::get<int64_t>(values.at("local-block")), device);
     }};

@@ -68,7 +68,7 @@ class Longformer : public BlockSparseAttention {
     append(all, "global_value_projection", value_);
     return all;
   }
-  std::unique_ptr<DecodeState> decode(const Decoding& d) const override {
+  std::unique_ptr<DecodeState> decode(const DecodeOptions& d) const override {
     return std::make_unique<KeyValueState>(shape_, d, std::min(band_.reach + 1, d.capacity), true);
   }
 
@@ -94,7 +94,7 @@ const AttentionKind longformer{
                 {"longformer-global", int64_t{1}, in_range(0, 65536),
                  "first positions that see and are seen by all; causal models have none"}},
     .variants = {},
-    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys& keys,
+    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionSeeds& keys,
                Device device) -> std::unique_ptr<AttentionLayer> {
       const auto number = [&](const char* name) { return std::get<int64_t>(values.at(name)); };
       const int64_t window = number("longformer-window");

@@ -41,7 +41,7 @@ const AttentionKind lsh{
     .variants = {{"lsh-1", {{"rounds", int64_t{1}}}},
                  {"lsh-4", {{"rounds", int64_t{4}}}},
                  {"lsh-8", {{"rounds", int64_t{8}}}}},
-    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys& keys,
+    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionSeeds& keys,
                Device) -> std::unique_ptr<AttentionLayer> {
       const auto number = [&](const char* name) { return std::get<int64_t>(values.at(name)); };
       check<UsageError>(number("buckets") % 2 == 0, "--buckets ", number("buckets"),

@@ -25,7 +25,7 @@ class PerformerAttention : public AttentionLayer {
     return linear_attention(positive_random_features(q, projection), positive_random_features(k, projection), v,
                             {shape_.causal, context.lengths}, FeatureMap::identity);
   }
-  std::unique_ptr<DecodeState> decode(const Decoding& decoding) const override {
+  std::unique_ptr<DecodeState> decode(const DecodeOptions& decoding) const override {
     const auto step = [w = projection_](const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state) {
       return linear_attention_step(positive_random_features(q, w), positive_random_features(k, w), v, state,
                                    FeatureMap::identity);
@@ -55,7 +55,7 @@ const AttentionKind performer{
                 {"redraw", std::string("yes"), one_of({"yes", "no"}),
                  "whether performer draws new random features for each training step"}},
     .variants = {},
-    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys& keys,
+    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionSeeds& keys,
                Device device) -> std::unique_ptr<AttentionLayer> {
       return std::make_unique<PerformerAttention>(shape, std::get<int64_t>(values.at("features")),
                                                   std::get<std::string>(values.at("redraw")) == "yes", keys.fixed,

@@ -12,7 +12,7 @@ class RecurrentState : public DecodeState {
  public:
   using Step = std::function<Tensor(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state)>;
 
-  RecurrentState(const Decoding& d, int64_t heads, int64_t features, int64_t values, Step step)
+  RecurrentState(const DecodeOptions& d, int64_t heads, int64_t features, int64_t values, Step step)
       : state_(zero_state(Shape{d.batch, heads, features, values}, d.precision, d.device)), step_(std::move(step)) {}
 
   Tensor step(const Tensor& q, const Tensor& k, const Tensor& v, const Indices&) override {

@@ -61,7 +61,7 @@ const AttentionKind sinkhorn{
                 {"sinkhorn-iterations", int64_t{5}, in_range(1, 100),
                  "how often sinkhorn normalises rows and columns of its mixture"}},
     .variants = {},
-    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys& keys,
+    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionSeeds& keys,
                Device device) -> std::unique_ptr<AttentionLayer> {
       const auto number = [&](const char* name) { return std::get<int64_t>(values.at(name)); };
       check(shape.max_length > 0, "sinkhorn: the longest sequence is ", shape.max_length,

@@ -16,7 +16,7 @@ class SoftmaxAttention : public AttentionLayer {
     const Dropout dropout = context.key ? Dropout{dropout_, *context.key} : Dropout{};
     return softmax_attention(q, k, v, {shape_.causal, context.lengths}, dropout);
   }
-  std::unique_ptr<DecodeState> decode(const Decoding& d) const override {
+  std::unique_ptr<DecodeState> decode(const DecodeOptions& d) const override {
     return std::make_unique<KeyValueState>(shape_, d, d.capacity, false);
   }
 
@@ -38,7 +38,7 @@ const AttentionKind softmax{.name = "softmax",
                             .options = {{"attention-dropout", 0.0, in_range(0, 0.95),
                                          "dropout of softmax's attention weights; the authors train with 0.1"}},
                             .variants = {},
-                            .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys&,
+                            .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionSeeds&,
                                        Device) -> std::unique_ptr<AttentionLayer> {
                               return std::make_unique<SoftmaxAttention>(
                                   shape, std::get<double>(values.at("attention-dropout")));

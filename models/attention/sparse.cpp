@@ -21,7 +21,7 @@ const AttentionKind sparse{
                 {"summary", int64_t{10}, in_range(1, 4095),
                  "last positions of each of sparse's blocks, which every query sees; fewer than --stride"}},
     .variants = {},
-    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys&,
+    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionSeeds&,
                Device device) -> std::unique_ptr<AttentionLayer> {
       const int64_t stride = std::get<int64_t>(values.at("stride")), summary = std::get<int64_t>(values.at("summary"));
       check<UsageError>(summary < stride, "--summary ", summary, " is not less than --stride ", stride);

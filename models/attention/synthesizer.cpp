@@ -15,10 +15,10 @@
 #include <cmath>
 
 #include "engine/check.h"
-#include "engine/tape.h"
 #include "models/attention.h"
 #include "models/layers.h"
 #include "ops/elementwise.h"
+#include "ops/reductions.h"
 #include "ops/shapes.h"
 #include "ops/softmax_attention.h"
 
@@ -32,9 +32,7 @@ Tensor random_numbers(Shape shape, Key key, Device device) {  // uniform in +-1/
 
 // y, of which q and k get zeros as gradients: an optimizer asks for those of all projections.
 Tensor independent_of(const Tensor& q, const Tensor& k, const Tensor& y) {
-  return record("independent_of", {q, k, y}, detach(y), [q, k](const Tensor& dy) -> std::vector<Tensor> {
-    return {scale(q, 0), scale(k, 0), dy};
-  });
+  return add(y, scale(add(sum(q), sum(k)), 0));
 }
 
 class SynthesizerAttention : public AttentionLayer {
@@ -146,7 +144,7 @@ const AttentionKind synthesizer{
     .variants = {{"synthesizer-random", {{"synthesizer", std::string("random")}}},
                  {"synthesizer-factorised", {{"synthesizer", std::string("factorised")}}},
                  {"synthesizer-dense", {{"synthesizer", std::string("dense")}}}},
-    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionKeys& keys,
+    .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionSeeds& keys,
                Device device) -> std::unique_ptr<AttentionLayer> {
       const std::string& logits = std::get<std::string>(values.at("synthesizer"));
       const bool has_dot = std::get<std::string>(values.at("synthesizer-dot")) == "yes";

@@ -84,7 +84,7 @@ void cpu::ctc_loss_forward(float* loss, float* alpha, float* normaliser, const f
   parallel_for(s.batch, s.batch * s.frames > 1, [=, &scratch](int64_t b) {
     const Labels labels(lengths, targets, target_lengths, s, b);
     const int64_t states = labels.states();
-    float* const skips = scratch.own() + margin;
+    float* const skips = scratch.this_thread() + margin;
     float *const emissions = skips + row, *before = skips + 2 * row, *now = skips + 3 * row;
     labels.find_skips(skips, row - margin);
     set_all(before - margin, minus_infinity, row);
@@ -124,7 +124,7 @@ void cpu::ctc_loss_backward(float* dlogits, const float* dloss, const float* alp
     clear(dz, s.frames * s.symbols);
     if (labels.frames == 0) return;
     if (labels.log_probability(a + (labels.frames - 1) * s.states()) == minus_infinity) return;
-    float* const skips = scratch.own() + margin;
+    float* const skips = scratch.this_thread() + margin;
     // onward[s] = b_{t+1}(s) + log y_{t+1}(l'_s) and beta[s] = b_t(s)
     float *const emissions = skips + row, *const onward = skips + 2 * row, *const beta = skips + 3 * row;
     labels.find_skips(skips, row - margin);

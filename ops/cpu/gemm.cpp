@@ -9,9 +9,9 @@
 #include <unordered_map>
 
 #include "engine/check.h"
-#include "engine/numerics.h"
 #include "ops/cpu/loops.h"
 #include "ops/kernels/linear.h"
+#include "ops/numerics.h"
 
 namespace runnel::onednn {
 namespace {

@@ -75,7 +75,7 @@ void cpu::layer_norm_forward(float* y, float* mean, float* rstd, const float* x,
                              const float* beta, int64_t rows, int64_t d, float eps, Dropout dropout) {
   const ThreadScratch row(d);
   parallel_rows(rows, d, [&](int64_t r) {
-    forward_row(y + r * d, mean + r, rstd + r, add_row(row.own(), x, a, r, d, dropout), gamma, beta, d, eps);
+    forward_row(y + r * d, mean + r, rstd + r, add_row(row.this_thread(), x, a, r, d, dropout), gamma, beta, d, eps);
   });
 }
 
@@ -86,7 +86,7 @@ void cpu::layer_norm_backward(float* dx, float* da, float* dgamma, float* dbeta,
   const Scratch sums(parts.count * 2 * d);
   const ThreadScratch two_rows(2 * d);
   parallel_for(parts.count, rows * d >= parallel_from, [&](int64_t part) {
-    float *const own = sums.data() + part * 2 * d, *const s_row = two_rows.own();
+    float *const own = sums.data() + part * 2 * d, *const s_row = two_rows.this_thread();
     clear(own, 2 * d);
     for (int64_t r = parts.begin(part); r < parts.end(part); ++r) {
       const float* const s = add_row(s_row, x, a, r, d, dropout);

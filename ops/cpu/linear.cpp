@@ -12,11 +12,11 @@
 #include <deque>
 #include <vector>
 
-#include "engine/numerics.h"
 #include "ops/cpu/dropout.h"
 #include "ops/cpu/packed_matrix.h"
 #include "ops/cpu/parallel.h"
 #include "ops/kernels/linear.h"
+#include "ops/numerics.h"
 
 namespace runnel {
 namespace {

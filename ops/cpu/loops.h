@@ -1,9 +1,8 @@
 // Loops over vectors, and how threads share them.
 #pragma once
-#include <omp.h>
-
 #include <algorithm>
 
+#include "engine/threads.h"
 #include "ops/cpu/vector.h"
 
 namespace runnel {

@@ -111,7 +111,8 @@ void cpu::lstm_forward(float* y, float* h1, float* c1, float* kept, LstmInputs i
   for (int64_t index = 0; index < SequenceBlock::count(s); ++index)
     error.guard([&] {
       const SequenceBlock block(index, lengths, s);
-      float *const h = scratch.own(), *const c = h + sequences_at_once * n, *const r_h = c + sequences_at_once * n;
+      float *const h = scratch.this_thread(), *const c = h + sequences_at_once * n,
+                   *const r_h = c + sequences_at_once * n;
       float* const gates = r_h + sequences_at_once * 4 * n;
       for (int64_t r = 0; r < block.rows; ++r) {
         copy_or_clear(h + r * n, h0, block.state(r), n);
@@ -148,7 +149,8 @@ void cpu::lstm_backward(LstmGradients to, float* dh0, float* dc0, const float* d
   for (int64_t index = 0; index < SequenceBlock::count(s); ++index)
     error.guard([&] {
       const SequenceBlock block(index, lengths, s);
-      float *const dh = scratch.own(), *const dc = dh + sequences_at_once * n, *const r_dz = dc + sequences_at_once * n;
+      float *const dh = scratch.this_thread(), *const dc = dh + sequences_at_once * n,
+                   *const r_dz = dc + sequences_at_once * n;
       float *const dz = r_dz + sequences_at_once * n, *const zeros = dz + sequences_at_once * 4 * n;
       clear(zeros, n);
       for (int64_t r = 0; r < block.rows; ++r) {

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/numerics.h"
 #include "ops/cpu/panels.h"
 #include "ops/kernels/linear.h"
+#include "ops/numerics.h"
 
 namespace runnel {
 namespace {
@@ -123,7 +123,7 @@ void packed_product_of(int64_t rows, const Panel* panels, const Number* x, int64
   constexpr auto products = []<int... r>(std::integer_sequence<int, r...>) {
     return std::array{&packed_product<r + 1, 1, Number, Weights>...};
   }
-  (std::make_integer_sequence<int, most_block_rows>());
+  (std::make_integer_sequence<int, max_block_rows>());
   products[static_cast<size_t>(rows - 1)](panels, x, x_stride, depth, activation);
 }
 
@@ -224,7 +224,7 @@ void packed_linear_of(const PackedLayer* layers, int64_t count, const Number* x,
   };
   int64_t all = 0;
   for (int64_t l = 0; l < count; ++l) all += panels(layers[l].out);
-  const int64_t blocks = (rows + most_block_rows - 1) / most_block_rows;
+  const int64_t blocks = (rows + max_block_rows - 1) / max_block_rows;
   const int64_t block = (rows + blocks - 1) / blocks;  // 64 rows: six times 11 or less, not five times 12 and then 4
   constexpr int many = 4;
   const int64_t together = rows == 1 && all >= 2 * many * omp_get_max_threads() ? many : 1;

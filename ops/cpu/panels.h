@@ -18,11 +18,11 @@ constexpr int64_t panel_depth = 256;  // rows of a panel that stay in the first-
 
 inline int64_t panels(int64_t columns) { return (columns + panel_columns - 1) / panel_columns; }
 
-// c[r,:] = (or +=) sum_t a(r,t) b[t,:] for at most most_block_rows rows and the first `columns` columns of a panel b.
+// c[r,:] = (or +=) sum_t a(r,t) b[t,:] for at most max_block_rows rows and the first `columns` columns of a panel b.
 // a(r,t) is a[r a_row + t a_step].
 inline void panel_product(float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_step, const float* b,
                           int64_t depth, int64_t rows, int64_t columns, Store how) {
-  float edge[most_block_rows * panel_columns];  // where the panel has more columns than c
+  float edge[max_block_rows * panel_columns];  // where the panel has more columns than c
   const bool whole = columns >= panel_columns;
   float* const to = whole ? c : edge;
   const int64_t to_row = whole ? c_row : panel_columns;
@@ -30,8 +30,8 @@ inline void panel_product(float* c, int64_t c_row, const float* a, int64_t a_row
   const auto block = [&]<int count>(std::integral_constant<int, count>, int64_t r) {
     block_product<count, 2>(to + r * to_row, to_row, a + r * a_row, a_row, a_step, b, panel_columns, depth, to_how);
   };
-  if (rows == most_block_rows) {
-    block(std::integral_constant<int, most_block_rows>(), 0);
+  if (rows == max_block_rows) {
+    block(std::integral_constant<int, max_block_rows>(), 0);
   } else {
     int64_t r = 0;
     for (; r + 4 <= rows; r += 4) block(std::integral_constant<int, 4>(), r);
@@ -92,9 +92,9 @@ class PanelMatrix {
       for (int64_t j = 0; j < panels(n_); ++j) {
         const int64_t column = j * panel_columns;
         const float* const panel = memory_.data() + column * k_ + t * panel_columns;
-        for (int64_t r = 0; r < m; r += most_block_rows)
+        for (int64_t r = 0; r < m; r += max_block_rows)
           panel_product(c + r * n_ + column, n_, a.rows + r * k_ + t, k_, 1, panel, std::min(panel_depth, k_ - t),
-                        std::min<int64_t>(most_block_rows, m - r), n_ - column,
+                        std::min<int64_t>(max_block_rows, m - r), n_ - column,
                         t == 0 && !add ? Store::set : Store::add);
       }
   }
@@ -106,23 +106,23 @@ class PanelMatrix {
 
 // c[m,n] = a[rows,m]^T b[rows,n]; or, if told to add, c +=. Both operands are packed, since their rows are far apart.
 inline void transposed_product(float* c, PanelOperand a, PanelOperand b, int64_t rows, int64_t m, int64_t n, bool add) {
-  const Scratch right(rows * panels(n) * panel_columns), left(rows * (m + most_block_rows));
+  const Scratch right(rows * panels(n) * panel_columns), left(rows * (m + max_block_rows));
   for (int64_t j = 0; j < panels(n); ++j)
     pack_panel(right.data() + j * rows * panel_columns, b.rows, rows, n, false, j);
-  for (int64_t r = 0; r < m; r += most_block_rows) {
-    const int64_t count = std::min<int64_t>(most_block_rows, m - r);
+  for (int64_t r = 0; r < m; r += max_block_rows) {
+    const int64_t count = std::min<int64_t>(max_block_rows, m - r);
     for (int64_t t = 0; t < rows; ++t) {
-      float* const to = left.data() + r * rows + t * most_block_rows;
-      if (count == most_block_rows)
-        std::memcpy(to, a.rows + t * m + r, most_block_rows * sizeof(float));
+      float* const to = left.data() + r * rows + t * max_block_rows;
+      if (count == max_block_rows)
+        std::memcpy(to, a.rows + t * m + r, max_block_rows * sizeof(float));
       else
         copy_numbers(to, a.rows + t * m + r, count);
     }
   }
   for (int64_t j = 0; j < panels(n); ++j)
-    for (int64_t r = 0; r < m; r += most_block_rows)
-      panel_product(c + r * n + j * panel_columns, n, left.data() + r * rows, 1, most_block_rows,
-                    right.data() + j * rows * panel_columns, rows, std::min<int64_t>(most_block_rows, m - r),
+    for (int64_t r = 0; r < m; r += max_block_rows)
+      panel_product(c + r * n + j * panel_columns, n, left.data() + r * rows, 1, max_block_rows,
+                    right.data() + j * rows * panel_columns, rows, std::min<int64_t>(max_block_rows, m - r),
                     n - j * panel_columns, add ? Store::add : Store::set);
 }
 

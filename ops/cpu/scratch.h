@@ -1,11 +1,10 @@
 // Memory that kernels work in. Allocated before a parallel region: an exception, such as that there is no memory left,
 // must not leave the region.
 #pragma once
-#include <omp.h>
-
 #include <algorithm>
 
 #include "engine/memory.h"
+#include "engine/threads.h"
 #include "ops/cpu/vector.h"
 
 namespace runnel {
@@ -31,7 +30,7 @@ class ThreadScratch {
  public:
   explicit ThreadScratch(int64_t n)
       : each_((n + 15) / 16 * 16), memory_(std::max(omp_get_max_threads(), omp_get_num_threads()) * each_) {}
-  float* own() const { return memory_.data() + omp_get_thread_num() * each_; }  // of the calling thread
+  float* this_thread() const { return memory_.data() + omp_get_thread_num() * each_; }  // of the calling thread
 
  private:
   int64_t each_;

@@ -46,9 +46,9 @@ inline void load(const Matrix& to, const SequenceRows<const float>& from, int64_
 }
 
 // Carves matrices out of memory.
-class Carver {
+class Arena {
  public:
-  explicit Carver(float* memory) : next_(memory) {}
+  explicit Arena(float* memory) : next_(memory) {}
   Matrix matrix(int64_t rows, int64_t columns) { return matrix(rows, columns, columns); }
   Matrix matrix(int64_t rows, int64_t columns, int64_t stride) {
     const Matrix matrix{reinterpret_cast<Lanes*>(next_), rows, columns, stride};

@@ -27,7 +27,7 @@ enum class Store { set, add };
 
 // As many rows of a product as fit into the registers with two vectors of columns, beside two vectors and one number to
 // multiply.
-constexpr int most_block_rows = registers == 32 ? 12 : 6;
+constexpr int max_block_rows = registers == 32 ? 12 : 6;
 
 // c[r,:] = (or +=) sum_t a(r,t) b[t,:] for `rows` rows and `width` vectors of columns, whose sums stay in registers.
 // a(r,t) is a[r a_row + t a_step]; rows of b and c are b_row and c_row apart.
@@ -69,7 +69,7 @@ inline void product(const Matrix& c, const Matrix& a, const Matrix& b, Store how
                              how);
   };
   int64_t r = 0;
-  for (; r + most_block_rows <= c.rows; r += most_block_rows) block(std::integral_constant<int, most_block_rows>(), r);
+  for (; r + max_block_rows <= c.rows; r += max_block_rows) block(std::integral_constant<int, max_block_rows>(), r);
   for (; r + 4 <= c.rows; r += 4) block(std::integral_constant<int, 4>(), r);
   for (; r + 2 <= c.rows; r += 2) block(std::integral_constant<int, 2>(), r);
 }

@@ -1,9 +1,9 @@
-// The kernels of ops/layers.h. engine/dispatch.h has what holds for all, ops/ops.h the letters.
+// The kernels of ops/layers.h. ops/kernels/dispatch.h has what holds for all, ops/ops.h the letters.
 #pragma once
 #include <cstdint>
 
-#include "engine/dispatch.h"
 #include "engine/random.h"
+#include "ops/kernels/dispatch.h"
 
 namespace runnel {
 

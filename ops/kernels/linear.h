@@ -1,10 +1,10 @@
-// The kernels of ops/linear.h. engine/dispatch.h has what holds for all, ops/ops.h the letters.
+// The kernels of ops/linear.h. ops/kernels/dispatch.h has what holds for all, ops/ops.h the letters.
 #pragma once
 #include <cstdint>
 
-#include "engine/dispatch.h"
-#include "engine/numerics.h"
 #include "engine/random.h"
+#include "ops/kernels/dispatch.h"
+#include "ops/numerics.h"
 #include "ops/types.h"
 
 namespace runnel {
@@ -44,8 +44,8 @@ constexpr int64_t packed_depth(int64_t in, Precision precision) {
                                         : in;
 }
 constexpr int64_t packed_linear_size(int64_t out, int64_t in, Precision precision) {  // of the panels, in floats
-  constexpr int64_t most_columns = 32;
-  const int64_t columns = (out + most_columns - 1) / most_columns * most_columns;
+  constexpr int64_t max_columns = 32;
+  const int64_t columns = (out + max_columns - 1) / max_columns * max_columns;
   return columns * (packed_depth(in, precision) + (precision == Precision::int8 ? 1 : 0));  // s, too
 }
 struct PackedLayer {

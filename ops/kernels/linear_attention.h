@@ -1,10 +1,10 @@
-// The kernels of ops/linear_attention.h. engine/dispatch.h has what holds for all, ops/ops.h the letters.
+// The kernels of ops/linear_attention.h. ops/kernels/dispatch.h has what holds for all, ops/ops.h the letters.
 #pragma once
 #include <cstdint>
 
-#include "engine/dispatch.h"
-#include "engine/numerics.h"
 #include "ops/kernels/attention_sizes.h"
+#include "ops/kernels/dispatch.h"
+#include "ops/numerics.h"
 #include "ops/types.h"
 
 namespace runnel {

@@ -1,8 +1,8 @@
-// The kernels of ops/shapes.h. engine/dispatch.h has what holds for all, ops/ops.h the letters.
+// The kernels of ops/shapes.h. ops/kernels/dispatch.h has what holds for all, ops/ops.h the letters.
 #pragma once
 #include <cstdint>
 
-#include "engine/dispatch.h"
+#include "ops/kernels/dispatch.h"
 #include "ops/kernels/strided_loop.h"
 
 namespace runnel {

@@ -1,11 +1,11 @@
-// The kernels of ops/softmax_attention.h. engine/dispatch.h has what holds for all, ops/ops.h the letters.
+// The kernels of ops/softmax_attention.h. ops/kernels/dispatch.h has what holds for all, ops/ops.h the letters.
 #pragma once
 #include <cstdint>
 #include <optional>
 
-#include "engine/dispatch.h"
 #include "engine/random.h"
 #include "ops/kernels/attention_sizes.h"
+#include "ops/kernels/dispatch.h"
 #include "ops/types.h"
 
 namespace runnel {

@@ -12,14 +12,14 @@
 namespace runnel {
 namespace {
 
-constexpr int64_t most_pieces = 16;       // heads times segments
-constexpr int64_t least_positions = 256;  // of a segment
+constexpr int64_t max_pieces = 16;      // heads times segments
+constexpr int64_t min_positions = 256;  // of a segment
 
 }  // namespace
 
 void cpu::ladder_threads(float* y, const float* x, const float* a, const float* b, LadderSizes sizes) {
   const int64_t heads = sizes.sequences();
-  const RowParts parts(sizes.length, std::max<int64_t>(1, most_pieces / heads), least_positions);
+  const RowParts parts(sizes.length, std::max<int64_t>(1, max_pieces / heads), min_positions);
   const Scratch states(heads * parts.count * LadderSizes::state);  // [N,segments,32,32], before each segment
   clear(states.data(), heads * parts.count * LadderSizes::state);
   const auto each = [&](int64_t count, auto work) {  // work(n, segment), for the first `count` segments

@@ -7,7 +7,7 @@
 #pragma once
 #include <cstdint>
 
-#include "engine/dispatch.h"
+#include "ops/kernels/dispatch.h"
 
 namespace runnel {
 

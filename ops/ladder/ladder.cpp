@@ -31,7 +31,7 @@ std::vector<Rung> ladder(Device device) {
   return {};
 }
 
-void climb(const Rung& rung, Tensor y, const Tensor& x, const Tensor& a, const Tensor& b) {
+void run(const Rung& rung, Tensor y, const Tensor& x, const Tensor& a, const Tensor& b) {
   const Shape shape = x.shape();
   check(shape.rank() == 4 && shape[3] == ladder_width && shape.size() > 0, rung.name, ": x ", shape,
         " is not [B,L,H,32] with at least one position");

@@ -22,6 +22,6 @@ std::vector<Rung> ladder(Device device);
 
 // y_i = sum_{j<=i} (x_i . a_j) b_j, written to y; all four [B,L,H,32], with at least one position and on
 // the rung's device. Throws Error if they are not.
-void climb(const Rung& rung, Tensor y, const Tensor& x, const Tensor& a, const Tensor& b);
+void run(const Rung& rung, Tensor y, const Tensor& x, const Tensor& a, const Tensor& b);
 
 }  // namespace runnel

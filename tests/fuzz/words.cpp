@@ -2,6 +2,7 @@
 #include "apps/cli/terminal.h"
 #include "apps/images/images.h"
 #include "engine/text.h"
+#include "models/settings_text.h"
 #include "tests/fuzz/file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -4,9 +4,9 @@ set -euo pipefail
 sources=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/tools" "$work/runnel/build" "$work/runnel/datasets" "$work/elsewhere/digits"
+mkdir -p "$work/tools" "$work/runnel/build-native" "$work/runnel/datasets" "$work/elsewhere/digits"
 touch "$work/elsewhere/digits/train-images-idx3-ubyte.gz"
-for program in tools/cmake runnel/setup.sh runnel/build/runnel runnel/datasets/download.sh; do
+for program in tools/cmake runnel/setup.sh runnel/build-native/runnel runnel/datasets/download.sh; do
   printf '#!/bin/sh\necho "%s $*"\n' "${program##*/}" >"$work/$program"
   chmod +x "$work/$program"
 done

@@ -80,8 +80,8 @@ constexpr size_t stack_bytes = 256 * 1024;  // frames with red zones
 constexpr size_t stack_bytes = 64 * 1024;
 #endif
 constexpr size_t page = 4096;
-constexpr size_t red_zone = 128;    // bytes between two arrays of shared memory
-constexpr size_t most_arrays = 16;  // of shared memory
+constexpr size_t red_zone = 128;   // bytes between two arrays of shared memory
+constexpr size_t max_arrays = 16;  // of shared memory
 
 struct Copy {
   void* to;
@@ -341,7 +341,7 @@ struct TrapInvalid {
 // races between blocks; each then has memory of its own, or their use of the same would look like a race.
 class SharedMemory {
  public:
-  SharedMemory(size_t bytes, size_t blocks) : bytes_(bytes ? bytes + most_arrays * 2 * red_zone : 0) {
+  SharedMemory(size_t bytes, size_t blocks) : bytes_(bytes ? bytes + max_arrays * 2 * red_zone : 0) {
 #if RUNNEL_WITH_THREAD_SANITIZER
     wave_ = std::clamp<size_t>((size_t{64} << 20) / (bytes_ + 1), 1, blocks);
 #else
@@ -609,7 +609,7 @@ void* shared_take(size_t bytes, size_t alignment) {
     shared_asked = (shared_asked + alignment - 1) / alignment * alignment + bytes;
     if (shared_asked > running->shared_bytes)
       fail("the kernel takes %zu bytes of shared memory, its launch gave %zu", shared_asked, running->shared_bytes);
-    if (i == most_arrays) fail("more than %zu arrays of shared memory", most_arrays);
+    if (i == max_arrays) fail("more than %zu arrays of shared memory", max_arrays);
     shared_used = (shared_used + red_zone - 1) / red_zone * red_zone;
     arrays.push_back({shared_memory + shared_used, bytes});
     permit(arrays.back().begin, bytes);

@@ -37,7 +37,7 @@ void cpu::biased_softmax_attention_forward(float* y, float* l, const float* q, c
   const ThreadScratch scratch(SoftmaxBlock::floats(s));
 #pragma omp parallel
   {
-    SoftmaxBlock b(s, scratch.own());
+    SoftmaxBlock b(s, scratch.this_thread());
 #pragma omp for collapse(2) schedule(dynamic)
     for (int64_t n = 0; n < s.sequences(); ++n)
       for (int64_t first = 0; first < s.length; first += block_size) {
@@ -65,7 +65,7 @@ void cpu::biased_softmax_attention_backward(float* dq, float* dk, float* dv, flo
   const ThreadScratch scratch(SoftmaxBlock::floats(s, s.length));
 #pragma omp parallel
   {
-    SoftmaxBlock b(s, scratch.own(), s.length);
+    SoftmaxBlock b(s, scratch.this_thread(), s.length);
 #pragma omp for schedule(dynamic)
     for (int64_t matrix = 0; matrix < matrices; ++matrix) {
       float* const db = dbias ? dbias + matrix * numbers : nullptr;

@@ -84,7 +84,7 @@ void cpu::block_sparse_attention_forward(float* y, float* l, const float* q, con
   const ThreadScratch scratch(SoftmaxBlock::floats(s));
 #pragma omp parallel
   {
-    SoftmaxBlock b(s, scratch.own());
+    SoftmaxBlock b(s, scratch.this_thread());
 #pragma omp for collapse(2) schedule(dynamic)
     for (int64_t n = 0; n < s.sequences(); ++n)
       for (int64_t number = 0; number < query_ranges(pattern, s); ++number) {
@@ -118,7 +118,7 @@ void cpu::block_sparse_attention_backward(float* dq, float* dk, float* dv, const
   const ThreadScratch scratch(SoftmaxBlock::floats(s, s.length));
 #pragma omp parallel
   {
-    SoftmaxBlock b(s, scratch.own(), s.length);
+    SoftmaxBlock b(s, scratch.this_thread(), s.length);
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < s.sequences(); ++n) {
       const SoftmaxSequence x(s, q, k, v, dy, dq, l, lengths, n);

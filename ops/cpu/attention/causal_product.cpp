@@ -36,7 +36,7 @@ void cpu::causal_product_forward(float* y, const float* q, const float* k, const
   const ThreadScratch states(e * m);
 #pragma omp parallel for schedule(static) if (sizes.sequences() * length * e * m >= parallel_from_products)
   for (int64_t n = 0; n < sizes.sequences(); ++n) {
-    float* const s = states.own();
+    float* const s = states.this_thread();
     clear(s, e * m);
     for (int64_t i = 0; i < length; ++i) {
       const int64_t at = (n / heads * length + i) * heads + n % heads;
@@ -52,7 +52,7 @@ void cpu::causal_product_backward(float* dq, float* dk, float* dv, const float* 
   const ThreadScratch states(e * m);
 #pragma omp parallel for schedule(static) if (sizes.sequences() * length * e * m >= parallel_from_products)
   for (int64_t n = 0; n < sizes.sequences(); ++n) {
-    float* const s = states.own();
+    float* const s = states.this_thread();
     clear(s, e * m);
     for (int64_t i = 0; i < length; ++i) {
       const int64_t at = (n / heads * length + i) * heads + n % heads;

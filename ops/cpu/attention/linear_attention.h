@@ -30,8 +30,6 @@
 // Padding keys load as zero features, and their values as zeros, so they add nothing, whatever stands there. Maps are
 // positive, so a feature of 0 marks padding and gets the slope 0.
 #pragma once
-#include <omp.h>
-
 #include <algorithm>
 
 #include "ops/cpu/loops.h"
@@ -102,7 +100,7 @@ struct GroupRows : SequenceRows<T> {
 // The distance of rows is no power of two, or a head's rows would compete for a few lines of the cache.
 struct LinearChunk {
   int64_t e, m, heads;  // e and m padded
-  Carver memory;
+  Arena memory;
   Matrix q = of_queries(), k = of_queries(), v = of_values(), g = of_values();
   Matrix y = of_values(), dx = of_queries();                                              // results
   Matrix n = memory.matrix(heads, linear_chunk), d = memory.matrix(heads, linear_chunk);  // n_i and d_i of each head
@@ -112,8 +110,8 @@ struct LinearChunk {
     const int64_t e = padded(s.e), m = padded(s.m);
     return linear_chunk * (s.heads * (3 * e + 3 * m + 2) + 6 * gap + e);
   }
-  LinearChunk(const AttentionSizes& s, int64_t most_heads, float* own)
-      : e(padded(s.e)), m(padded(s.m)), heads(most_heads), memory(own) {}
+  LinearChunk(const AttentionSizes& s, int64_t max_heads, float* own)
+      : e(padded(s.e)), m(padded(s.m)), heads(max_heads), memory(own) {}
 
   Matrix of_head(const Matrix& queries, int64_t h) const { return queries.some_columns(h * e, e); }
   Matrix values_of_head(const Matrix& values, int64_t h) const { return values.some_columns(h * m, m); }
@@ -169,7 +167,7 @@ struct GroupStates {  // of the heads of a group
   int64_t rows, columns, e;
   bool with_transposed;
   ScanState operator[](int64_t h) const {
-    Carver memory(first + h * next);
+    Arena memory(first + h * next);
     ScanState state{memory.matrix(rows, columns), memory.matrix(1, e), {}};
     if (with_transposed) state.transposed = memory.matrix(columns, rows);
     return state;
@@ -324,7 +322,7 @@ class ChunkScan {
     const int64_t group = (sizes_.heads + groups_ - 1) / groups_;
 #pragma omp parallel if (sizes_.sequences() * length_ * sizes_.e * sizes_.m >= parallel_from_products)
     {
-      LinearChunk chunk(sizes_, group, scratch_.own());
+      LinearChunk chunk(sizes_, group, scratch_.this_thread());
 #pragma omp for collapse(3) schedule(static)
       for (int64_t b = 0; b < sizes_.batch; ++b)
         for (int64_t head = 0; head < sizes_.heads; head += group)

@@ -43,7 +43,7 @@ void cpu::linear_attention_step(float* y, float* s, float* z, const float* q, co
   const ThreadScratch features(2 * padded(e));
   with_map(feature_map, [&](auto phi) {
     parallel_for(sizes.sequences(), sizes.sequences() * e * m >= 1 << 16, [&](int64_t n) {
-      float *const qs = features.own(), *const ks = qs + padded(e);
+      float *const qs = features.this_thread(), *const ks = qs + padded(e);
       map(qs, e, phi, q + n * e);
       map(ks, e, phi, k + n * e);
       accumulate(z + n * e, ks, e);

@@ -68,7 +68,7 @@ struct Chunk {
 // The matrices of a chunk, which one thread works in.
 struct LshBlock {
   int64_t e, m, queries, keys;  // padded
-  Carver memory;
+  Arena memory;
   Matrix q = memory.matrix(queries, e), qt = memory.matrix(e, queries), k = memory.matrix(keys, e);
   Matrix v = memory.matrix(keys, m), g = memory.matrix(queries, m), gt = memory.matrix(m, queries);
   Matrix p = memory.matrix(keys, queries), w = memory.matrix(keys, queries);
@@ -131,12 +131,12 @@ void find_scores(LshBlock& b, const Chunk& c, const SequenceRows<const float>& q
 }
 
 // What the queries of a sequence have found so far: y, not divided yet, and the running softmax.
-struct Found {
+struct RoundState {
   SequenceRows<float> y;
   float *largest, *total;
 };
 
-void forward_chunk(LshBlock& b, const Chunk& c, const Found& found, const SequenceRows<const float>& q,
+void forward_chunk(LshBlock& b, const Chunk& c, const RoundState& found, const SequenceRows<const float>& q,
                    const SequenceRows<const float>& v, const float* inverse, float scale, bool first_round) {
   if (c.count == 0) return;
   for (int64_t i = 0; i < b.queries; ++i) {
@@ -226,7 +226,7 @@ void cpu::lsh_attention_forward(float* y, float* l, const float* q, const float*
   const ThreadScratch scratch(LshBlock::floats(s, lsh));
 #pragma omp parallel
   {
-    LshBlock b(s, lsh, scratch.own());
+    LshBlock b(s, lsh, scratch.this_thread());
     for (int64_t round = 0; round < lsh.rounds; ++round) {
 #pragma omp for collapse(2) schedule(static)
       for (int64_t n = 0; n < s.sequences(); ++n)
@@ -262,7 +262,7 @@ void cpu::lsh_attention_backward(float* dq, float* dv, const float* dy, const fl
   const ThreadScratch scratch(LshBlock::floats(s, lsh));
 #pragma omp parallel
   {
-    LshBlock b(s, lsh, scratch.own());
+    LshBlock b(s, lsh, scratch.this_thread());
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < position_count(s); ++i) {
       const int64_t n = i / s.length, position = i % s.length;

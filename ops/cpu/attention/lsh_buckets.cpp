@@ -15,7 +15,7 @@ struct HashBlock {
   static int64_t floats(int64_t e, int64_t half) {
     return 2 * hash_block * padded(e) + padded(e) * padded(half) + padded(half) * hash_block;
   }
-  HashBlock(int64_t e, int64_t half, Carver memory)
+  HashBlock(int64_t e, int64_t half, Arena memory)
       : q(memory.matrix(hash_block, padded(e))),
         qt(memory.matrix(padded(e), hash_block)),
         rotation(memory.matrix(padded(e), padded(half))),
@@ -53,7 +53,7 @@ void cpu::lsh_hash(int32_t* buckets, const float* q, const float* rotations, Att
   const ThreadScratch scratch(HashBlock::floats(s.e, half));
 #pragma omp parallel
   {
-    const HashBlock b(s.e, half, Carver(scratch.own()));
+    const HashBlock b(s.e, half, Arena(scratch.this_thread()));
 #pragma omp for collapse(3) schedule(static)
     for (int64_t round = 0; round < lsh.rounds; ++round)
       for (int64_t n = 0; n < s.sequences(); ++n)
@@ -75,7 +75,7 @@ void cpu::lsh_sort(int32_t* order, int32_t* begin, int32_t* end, const int32_t* 
 #pragma omp parallel for schedule(static)
   for (int64_t n = 0; n < lsh.rounds * s.sequences(); ++n) {
     const int64_t at = n * s.length, length = seen_keys(lengths, s, n % s.sequences());
-    int32_t* const ends = reinterpret_cast<int32_t*>(ends_of_buckets.own());
+    int32_t* const ends = reinterpret_cast<int32_t*>(ends_of_buckets.this_thread());
     std::fill_n(ends, lsh.buckets, 0);
     for (int64_t i = 0; i < length; ++i) ++ends[buckets[at + i]];
     int64_t place = 0;

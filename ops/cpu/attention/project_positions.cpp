@@ -29,9 +29,9 @@ void cpu::project_positions_forward(float* y, const float* x, const float* p, co
   const ThreadScratch scratch(rank * part + positions * (part + rank));
 #pragma omp parallel
   {
-    Carver carver(scratch.own());
-    const Matrix sums = carver.matrix(rank, part), xs = carver.matrix(positions, part),
-                 ps = carver.matrix(positions, rank);
+    Arena arena(scratch.this_thread());
+    const Matrix sums = arena.matrix(rank, part), xs = arena.matrix(positions, part),
+                 ps = arena.matrix(positions, rank);
 #pragma omp for collapse(2) schedule(dynamic)
     for (int64_t b = 0; b < s.batch; ++b)
       for (int64_t n = 0; n < parts; ++n) {
@@ -64,9 +64,9 @@ void cpu::project_positions_backward(float* dx, float* dp, const float* dy, cons
   const ThreadScratch scratch(2 * positions * (rank + width));
 #pragma omp parallel
   {
-    Carver carver(scratch.own());
-    const Matrix ps = carver.matrix(positions, rank), dps = carver.matrix(positions, rank),
-                 xs = carver.matrix(positions, width), dxs = carver.matrix(positions, width);
+    Arena arena(scratch.this_thread());
+    const Matrix ps = arena.matrix(positions, rank), dps = arena.matrix(positions, rank),
+                 xs = arena.matrix(positions, width), dxs = arena.matrix(positions, width);
 #pragma omp for schedule(static)
     for (int64_t b = 0; b < s.batch; ++b) {
       load(of_result(b), rows_from(dy + b * s.rank * s.width, s.width, s.width), 0, s.rank);

@@ -156,7 +156,7 @@ void cpu::sinkhorn_forward(float* p, const float* logits, const int32_t* lengths
   const ThreadScratch scratch(Balance::floats(s));
 #pragma omp parallel
   {
-    Balance balance(s, scratch.own());
+    Balance balance(s, scratch.this_thread());
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < s.sequences(); ++n) {
       balance.find(logits, lengths, n);
@@ -175,7 +175,7 @@ void cpu::sinkhorn_backward(float* dlogits, const float* dp, const float* p, con
   const ThreadScratch scratch(Balance::floats(s));
 #pragma omp parallel
   {
-    Balance balance(s, scratch.own());
+    Balance balance(s, scratch.this_thread());
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < s.sequences(); ++n) {
       balance.find(logits, lengths, n);
@@ -202,8 +202,8 @@ void cpu::mix_blocks_forward(float* y, const float* p, const float* x, const int
   const ThreadScratch scratch(rows * (rows + 2 * columns));
 #pragma omp parallel
   {
-    Carver carver(scratch.own());
-    const Matrix ps = carver.matrix(rows, rows), xs = carver.matrix(rows, columns), ys = carver.matrix(rows, columns);
+    Arena arena(scratch.this_thread());
+    const Matrix ps = arena.matrix(rows, rows), xs = arena.matrix(rows, columns), ys = arena.matrix(rows, columns);
 #pragma omp for collapse(2) schedule(static)
     for (int64_t n = 0; n < s.batch * s.heads; ++n)
       for (int64_t t = 0; t < s.block; t += together) {
@@ -231,10 +231,10 @@ void cpu::mix_blocks_backward(float* dp, float* dx, const float* dy, const float
   const ThreadScratch scratch(rows * (2 * rows + 4 * columns));
 #pragma omp parallel
   {
-    Carver carver(scratch.own());
-    const Matrix ps = carver.matrix(rows, rows), dps = carver.matrix(rows, rows), xs = carver.matrix(rows, columns),
-                 dxs = carver.matrix(rows, columns), dys = carver.matrix(rows, columns),
-                 columns_of_x = carver.matrix(columns, rows);
+    Arena arena(scratch.this_thread());
+    const Matrix ps = arena.matrix(rows, rows), dps = arena.matrix(rows, rows), xs = arena.matrix(rows, columns),
+                 dxs = arena.matrix(rows, columns), dys = arena.matrix(rows, columns),
+                 columns_of_x = arena.matrix(columns, rows);
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < s.batch * s.heads; ++n) {
       const int64_t end = seen_positions(lengths, s, n / s.heads);

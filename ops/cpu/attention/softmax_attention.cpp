@@ -62,7 +62,7 @@ class BlockDropout {
 };
 
 // Of work for several threads.
-bool is_enough(const AttentionSizes& s) {
+[[maybe_unused]] bool is_enough(const AttentionSizes& s) {
   return s.sequences() * s.length * s.key_length * (s.e + s.m) >= parallel_from_products;
 }
 
@@ -74,7 +74,7 @@ void cpu::softmax_attention_forward(float* y, float* l, const float* q, const fl
   const ThreadScratch scratch(SoftmaxBlock::floats(s));
 #pragma omp parallel if (is_enough(s))
   {
-    SoftmaxBlock b(s, scratch.own());
+    SoftmaxBlock b(s, scratch.this_thread());
 #pragma omp for collapse(2) schedule(dynamic)
     for (int64_t n = 0; n < s.sequences(); ++n)
       for (int64_t from = 0; from < s.length; from += block_size) {
@@ -103,7 +103,7 @@ void cpu::softmax_attention_backward(float* dq, float* dk, float* dv, const floa
   const ThreadScratch scratch(SoftmaxBlock::floats(s, s.length));
 #pragma omp parallel if (is_enough(s))
   {
-    SoftmaxBlock b(s, scratch.own(), s.length);
+    SoftmaxBlock b(s, scratch.this_thread(), s.length);
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < s.sequences(); ++n) {
       const SoftmaxSequence x(s, q, k, v, dy, dq, l, lengths, n);
@@ -146,11 +146,11 @@ void cpu::softmax_attention_step(float* y, float* k_cache, float* v_cache, const
   const int64_t e = s.e, m = s.m, capacity = s.key_length;
   const float scale = score_scale(s);
   const int64_t last = position[0] % capacity, count = std::min<int64_t>(position[0] + 1, capacity);
-  const int threads = s.sequences() * count * (e + m) >= 1 << 16 ? omp_get_max_threads() : 1;
+  [[maybe_unused]] const int threads = s.sequences() * count * (e + m) >= 1 << 16 ? omp_get_max_threads() : 1;
   const ThreadScratch weights(count);
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (int64_t n = 0; n < s.sequences(); ++n) {
-    float *const p = weights.own(), *const out = y + n * m;
+    float *const p = weights.this_thread(), *const out = y + n * m;
     float *const keys = k_cache + n * e * capacity, *const values = v_cache + n * capacity * m;
     clear(p, count);
     for (int64_t c = 0; c < e; ++c) {

@@ -25,7 +25,7 @@ SequenceRows<T> of_keys(const AttentionSizes& s, T* x, int64_t n, int64_t width)
 // The matrices of a block of queries and a block of keys, which one thread works in.
 struct SoftmaxBlock {
   int64_t e, m;  // padded
-  Carver memory;
+  Arena memory;
   Matrix q = memory.matrix(block_size, e), qt = memory.matrix(e, block_size), k = memory.matrix(block_size, e);
   Matrix v = memory.matrix(block_size, m), g = memory.matrix(block_size, m), gt = memory.matrix(m, block_size);
   Matrix p = memory.matrix(block_size, block_size), w = memory.matrix(block_size, block_size);

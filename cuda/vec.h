@@ -7,7 +7,7 @@
 namespace runnel::cuda {
 
 template <int width>
-struct alignas(width * sizeof(float)) Piece {
+struct alignas(width * sizeof(float)) Vec {
   float at[width];
 };
 
@@ -18,13 +18,13 @@ bool in_fours(int64_t n, Pointers... pointers) {
 }
 
 template <int width>
-__device__ inline Piece<width> load(const float* x) {
-  return *reinterpret_cast<const Piece<width>*>(x);
+__device__ inline Vec<width> load(const float* x) {
+  return *reinterpret_cast<const Vec<width>*>(x);
 }
 
 template <int width>
-__device__ inline void store(float* y, const Piece<width>& x) {
-  *reinterpret_cast<Piece<width>*>(y) = x;
+__device__ inline void store(float* y, const Vec<width>& x) {
+  *reinterpret_cast<Vec<width>*>(y) = x;
 }
 
 // The same of bfloat16 numbers, which are rounded as they are stored.
@@ -33,15 +33,15 @@ struct alignas(width * sizeof(uint16_t)) Halves {
   uint16_t at[width];
 };
 template <int width>
-__device__ inline Piece<width> load(const uint16_t* x) {
+__device__ inline Vec<width> load(const uint16_t* x) {
   const Halves<width> upper = *reinterpret_cast<const Halves<width>*>(x);
-  Piece<width> values;
+  Vec<width> values;
 #pragma unroll
   for (int i = 0; i < width; ++i) values.at[i] = __uint_as_float(static_cast<uint32_t>(upper.at[i]) << 16);
   return values;
 }
 template <int width>
-__device__ inline void store(uint16_t* y, const Piece<width>& x) {
+__device__ inline void store(uint16_t* y, const Vec<width>& x) {
   Halves<width> upper;
 #pragma unroll
   for (int i = 0; i < width; ++i) upper.at[i] = to_bf16(x.at[i]);
@@ -50,7 +50,7 @@ __device__ inline void store(uint16_t* y, const Piece<width>& x) {
 
 // dropout(x), where i, a multiple of width, is the number of x's first element in the whole tensor.
 template <int width>
-__device__ inline Piece<width> drop(Piece<width> x, int64_t i, const Mask& mask) {
+__device__ inline Vec<width> drop(Vec<width> x, int64_t i, const Mask& mask) {
   static_assert(width == 1 || width == 4);
   if (mask.threshold == 0) return x;
   const DropoutFactors factors{mask};

@@ -1,4 +1,4 @@
-// How numbers are computed: the precision of matrix products, and subnormal numbers.
+// How numbers are computed: the instruction set of the CPU's kernels, and the precision of matrix products.
 #pragma once
 #include "engine/device.h"
 
@@ -20,10 +20,5 @@ enum class Precision { f32, tf32, bf16, int8 };
 bool has_bf16();
 void set_precision(Precision precision, Device device = Device::cpu);
 Precision precision();
-
-// Enables FTZ/DAZ (flush subnormals to zero) in this thread, its OpenMP workers and the threads it starts. Peaked heads
-// underflow most features, and subnormals are slow on x86. A thread's first allocation of a tensor calls this, so that
-// every program gets the same numbers; it also holds for what else that thread computes.
-void flush_subnormals();
 
 }  // namespace runnel

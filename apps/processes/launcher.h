@@ -13,6 +13,10 @@ void find_launcher(const std::string& command);
 // that there are several if that cannot be, or if their number is not a power of two.
 void connect_processes();
 
+// Makes processes(), on whose GPUs this program will compute, exchange everything by NCCL. Throws Error if that cannot
+// be. A single one does so if it was launched and NCCL is there, so that NCCL can be tried on one GPU.
+void connect_gpus();
+
 // Throws Error that names the first process whose values, or whose command, are not those of rank 0. Collective.
 void check_that_all_agree(nlohmann::json values);
 

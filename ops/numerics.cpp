@@ -1,13 +1,8 @@
-#include "engine/numerics.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "ops/numerics.h"
 
 #include <array>
 #include <cstdlib>
 #include <string>
-#include <utility>
 
 #include "engine/check.h"
 
@@ -74,7 +69,13 @@ InstructionSet instruction_set() {
   return chosen;
 }
 
-bool has_bf16() { return instruction_set() == InstructionSet::avx512_bf16; }
+bool has_bf16() {
+#if RUNNEL_WITH_ONEDNN  // which computes them
+  return instruction_set() == InstructionSet::avx512_bf16;
+#else
+  return false;
+#endif
+}
 
 void set_precision(Precision precision, Device device) {
   check(precision != Precision::bf16 || device == Device::cuda || has_bf16(),
@@ -84,19 +85,5 @@ void set_precision(Precision precision, Device device) {
 }
 
 Precision precision() { return the_precision; }
-
-void flush_subnormals() {
-  thread_local bool done = false;
-  if (std::exchange(done, true)) return;
-  const auto flush = [] {
-#if defined(__x86_64__)
-    _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);          // results
-    _MM_SET_DENORMALS_ZERO_MODE(_MM_DENORMALS_ZERO_ON);  // operands
-#endif
-  };
-  flush();
-#pragma omp parallel  // in the workers that were started earlier; later ones inherit it
-  flush();
-}
 
 }  // namespace runnel

@@ -1,12 +1,12 @@
-#include "engine/gradient_sum.h"
+#include "apps/training/gradient_sum.h"
 
 #include <algorithm>
 #include <bit>
 #include <utility>
 
+#include "apps/training/communicator.h"
 #include "engine/accumulate.h"
 #include "engine/check.h"
-#include "engine/communicator.h"
 
 namespace runnel {
 namespace {
@@ -34,7 +34,7 @@ void GradientSum::lay_out(const Finished& gradients, const Tensor& loss) {
 
 void GradientSum::add(Tape& tape, const Tensor& loss) {
   if (parts_ == 1 && processes().size() == 1 && !options_.bf16) {  // nothing to add
-    only_ = {loss, tape.backward(loss)};
+    sole_part_ = {loss, tape.backward(loss)};
     return;
   }
   if (places_.empty()) {
@@ -71,7 +71,7 @@ void GradientSum::add_to(Place& place, Tensor numbers) {
     numbers = rounded;
   }
   if (top == 0 && !is_last) {
-    place.left = std::move(numbers);
+    place.pending = std::move(numbers);
     return;
   }
   if (std::ssize(levels_) <= top) levels_.resize(static_cast<size_t>(top) + 1);
@@ -81,11 +81,11 @@ void GradientSum::add_to(Place& place, Tensor numbers) {
   const float* right = numbers.data();
   for (int i = 0; i < top; ++i) {
     if ((n >> i & 1) == 0) continue;
-    const float* const left = i == 0 ? place.left.data() : levels_[static_cast<size_t>(i)].data() + place.first;
+    const float* const left = i == 0 ? place.pending.data() : levels_[static_cast<size_t>(i)].data() + place.first;
     (bf16 ? accumulate_bf16 : accumulate)(device, to, left, right, count);
     right = to;
   }
-  place.left = {};
+  place.pending = {};
   if (n == 0) copy(to, device, right, device, static_cast<size_t>(count) * sizeof(float));  // there is no other
   if (is_last) send_until(place);
 }
@@ -106,7 +106,7 @@ void GradientSum::send_until(const Place& place) {
 }
 
 GradientSum::Result GradientSum::finish() {
-  if (only_.loss) return std::exchange(only_, {});
+  if (sole_part_.loss) return std::exchange(sole_part_, {});
   processes().finish();
   const Tensor& sum = levels_[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(parts_ - 1)))];
   Result result;

@@ -1,6 +1,6 @@
 // Processes that MPI connects. All calls of MPI are made by the main thread: sums of gradients are non-blocking, and
 // move on whenever the backward pass has completed another gradient.
-#include "apps/training/mpi_communicator.h"
+#include "apps/processes/mpi_communicator.h"
 
 #if RUNNEL_WITH_MPI
 #define OMPI_SKIP_MPICXX 1  // the C interface only
@@ -21,6 +21,7 @@
 #include <vector>
 #endif
 
+#include "apps/processes/tree_sum.h"
 #include "engine/check.h"
 
 namespace runnel {

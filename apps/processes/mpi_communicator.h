@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/communicator.h"
+#include "apps/training/communicator.h"
 
 namespace runnel {
 

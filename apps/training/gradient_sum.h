@@ -8,7 +8,7 @@
 #pragma once
 #include <vector>
 
-#include "engine/communicator.h"
+#include "apps/training/communicator.h"
 #include "engine/tape.h"
 
 namespace runnel {
@@ -19,8 +19,8 @@ class GradientSum {
 
   // Of `parts` parts that this process computes.
   void begin(int64_t parts);
-  // Adds the loss of the next part and its gradients. Throws Error if the loss depends on other parameters than that of
-  // the first part ever did.
+  // Adds the loss of the next part and its gradients. Throws Error if the loss depends on a different parameter set
+  // than earlier parts.
   void add(Tape& tape, const Tensor& loss);
   // When the gradients of the last part have been added: the sums over all processes. They are valid until begin().
   struct Result {
@@ -34,7 +34,7 @@ class GradientSum {
     uint64_t leaf;
     Shape shape;
     int64_t first, end;  // in floats
-    Tensor left;         // of a part with an even number, until the next is added
+    Tensor pending;      // of a part with an even number, until the next is added
   };
   using Finished = std::vector<std::pair<uint64_t, Tensor>>;
   void lay_out(const Finished& gradients, const Tensor& loss);
@@ -42,10 +42,12 @@ class GradientSum {
   void send_until(const Place& place);
 
   SumOptions options_;
-  std::vector<Place> places_;   // the last is the loss
-  std::vector<Tensor> levels_;  // levels_[i], i > 0: the sum of 2^i parts; the last: of all
+  std::vector<Place> places_;  // the last is the loss
+  // levels_[i], i > 0: the sum of the last 2^i parts that are not yet in a higher level; the last level: of all. After
+  // n parts, level i holds a sum that is still needed if bit i of n is 1.
+  std::vector<Tensor> levels_;
   int64_t parts_ = 0, part_ = 0;
-  Result only_;       // of the only part of all
+  Result sole_part_;  // of the only part of all
   int64_t sent_ = 0;  // floats of the last level
 };
 

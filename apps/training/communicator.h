@@ -14,7 +14,7 @@ struct SumOptions {
   bool bf16 = false;       // each sum of the tree is rounded to bfloat16, so that half the bytes are sent
 };
 
-class Communicator {
+class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   virtual ~Communicator() = default;
   int rank() const { return rank_; }
@@ -52,15 +52,15 @@ class Communicator {
   };
   virtual void copy(const std::vector<Copy>& /*copies*/) {}
   int64_t floats_at_once() const { return floats_at_once_; }  // in one sum
-  // What the sums have cost this process so far; on CUDA, where it does not wait for them, nothing.
+  // Bytes sent by this process for sums, and seconds blocked in finish(); 0 on CUDA.
   struct Cost {
     double bytes_sent = 0, seconds_waited = 0;
   };
   Cost cost() const { return cost_; }
 
-  // Whether they exchange nothing until connect_gpus().
+  // Whether they exchange nothing until their GPUs are connected.
   virtual bool needs_gpus() const { return false; }
-  // Tells whether all processes come here within some seconds: they have then failed alike, and can end in order.
+  // True if every process calls this within seconds: all have failed alike, and can end in order.
   virtual bool all_end_together() { return true; }
   [[noreturn]] void end_all(int status);  // this process and all others
 
@@ -74,34 +74,15 @@ class Communicator {
   Cost cost_;
 };
 
-// A step of a sum of n numbers over all processes, a power of two: recursive halving, then recursive doubling (Thakur,
-// Rabenseifner and Gropp 2005). In each step of the halving, two neighbours add one half each of the range that both
-// have; then they give the sums to each other, from the last step back to the first. Each process sends
-// 2 n (1 - 1 / size) numbers.
-struct Exchange {
-  int neighbour;
-  struct Range {
-    int64_t first, count;
-  } sent, received;
-  bool adds;  // what is received to what is there, instead of replacing it
-};
-std::vector<Exchange> tree_exchanges(int rank, int size, int64_t n);
-
-// Those of this program; one, until others are set.
+// The process group of this program; one process by default.
 Communicator& processes();
 void set_processes(std::shared_ptr<Communicator> all);
-// Makes processes(), on whose GPUs this program will compute, exchange everything by NCCL. Throws Error if that cannot
-// be. A single one does so if it was launched and NCCL is there, so that NCCL can be tried on one GPU.
-void connect_gpus();
 
-// x = x + other in host memory, rounded to bfloat16 if told to: what start_sum does at each node of the tree.
-void add_in_place(float* x, const float* other, int64_t n, bool bf16);
-
-// Thrown where another process has thrown something in divided().
-struct LeftByAnother {};
+// Thrown where another process has thrown something in map_over_ranks().
+struct PeerFailed {};
 
 // f(i) for each i < count, each by one process; on all of them what it returned, in the order of i. What f throws is
-// thrown when all others have done their share, and LeftByAnother by them.
-std::vector<std::vector<double>> divided(int64_t count, const std::function<std::vector<double>(int64_t i)>& f);
+// thrown when all others have done their share, and PeerFailed by them.
+std::vector<std::vector<double>> map_over_ranks(int64_t count, const std::function<std::vector<double>(int64_t i)>& f);
 
 }  // namespace runnel

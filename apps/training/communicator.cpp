@@ -1,14 +1,10 @@
-#include "engine/communicator.h"
+#include "apps/training/communicator.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <exception>
 #include <utility>
-
-#include "engine/accumulate.h"
-#include "engine/cuda_backend.h"
-#include "engine/dispatch.h"
 
 namespace runnel {
 namespace {
@@ -54,28 +50,6 @@ std::vector<double> Communicator::sum(const std::vector<double>& values) {
   return total;
 }
 
-void add_in_place(float* x, const float* other, int64_t n, bool bf16) {
-  if (bf16)
-    accumulate_bf16(Device::cpu, x, x, other, n);
-  else
-    accumulate(Device::cpu, x, x, other, n);
-}
-
-std::vector<Exchange> tree_exchanges(int rank, int size, int64_t n) {
-  std::vector<Exchange> halving, doubling;
-  Exchange::Range both{0, n};
-  for (int distance = 1; distance < size; distance *= 2) {
-    const int64_t half = both.count / 2;
-    Exchange::Range own{both.first, half}, other{both.first + half, both.count - half};
-    if (rank & distance) std::swap(own, other);
-    halving.push_back({rank ^ distance, other, own, true});
-    doubling.push_back({rank ^ distance, own, other, false});
-    both = own;
-  }
-  halving.insert(halving.end(), doubling.rbegin(), doubling.rend());
-  return halving;
-}
-
 void Communicator::end_all(int status) {
   end_others(status);
   _exit(status);
@@ -85,13 +59,7 @@ Communicator& processes() { return *connected(); }
 
 void set_processes(std::shared_ptr<Communicator> all) { connected() = std::move(all); }
 
-void connect_gpus() {
-  if constexpr (with_cuda)
-    if (processes().size() > 1 || (processes().are_launched() && cuda::has_nccl()))
-      set_processes(cuda::connect_gpus(connected()));
-}
-
-std::vector<std::vector<double>> divided(int64_t count, const std::function<std::vector<double>(int64_t i)>& f) {
+std::vector<std::vector<double>> map_over_ranks(int64_t count, const std::function<std::vector<double>(int64_t i)>& f) {
   Communicator& all = processes();
   // Each own result: how many numbers, the numbers.
   std::vector<double> own{1};
@@ -111,7 +79,7 @@ std::vector<std::vector<double>> divided(int64_t count, const std::function<std:
   std::vector<std::vector<double>> results(static_cast<size_t>(count));
   for (int64_t rank = 0; rank < all.size(); ++rank) {
     const std::vector<double> of_rank = doubles_of(gathered[static_cast<size_t>(rank)]);
-    if (of_rank[0] == 0) throw LeftByAnother();
+    if (of_rank[0] == 0) throw PeerFailed();
     auto at = of_rank.begin() + 1;
     for (int64_t i = rank; i < count; i += all.size()) {
       const auto size = static_cast<int64_t>(*at++);

@@ -1,15 +1,15 @@
 // How one kernel signature becomes functions for the CPU's instruction sets and for CUDA, and how an op calls the one
-// it needs. For the sources of the engine, the ops and the kernels only: no public header includes this file.
+// it needs. For ops and kernels only: no public header includes this file.
 //
 // A source file with CPU kernels (ops/cpu) is compiled once for the processors that the whole program is compiled for,
-// and on x86-64 again for each instruction set of engine/numerics.h, each time with RUNNEL_CPU set to the namespace of
+// and on x86-64 again for each instruction set of ops/numerics.h, each time with RUNNEL_CPU set to the namespace of
 // its kernels. All other files are compiled once, without RUNNEL_CPU: there, DISPATCH chooses among the kernels.
 #pragma once
 #include <cstdint>
 
 #include "engine/device.h"
-#include "engine/numerics.h"
 #include "engine/profile.h"
+#include "ops/numerics.h"
 
 namespace runnel {
 
@@ -69,13 +69,3 @@ namespace cpu = RUNNEL_CPU;  // kernels are defined in it, and call each other t
 #else
 #define DISPATCH(device, ...) (::runnel::KernelTimer((device), #__VA_ARGS__), ON_CPU(__VA_ARGS__))
 #endif
-
-namespace runnel {
-
-#if RUNNEL_WITH_CUDA
-constexpr bool with_cuda = true;
-#else
-constexpr bool with_cuda = false;
-#endif
-
-}  // namespace runnel

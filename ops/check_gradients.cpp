@@ -1,4 +1,4 @@
-#include "engine/check_gradients.h"
+#include "ops/check_gradients.h"
 
 #include <algorithm>
 #include <cmath>

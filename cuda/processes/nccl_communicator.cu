@@ -1,13 +1,15 @@
-// Processes that have a GPU each, connected by NCCL (engine/communicator.h). Its library is opened when the first GPU
-// is connected: many machines have it in one of Python's packages only, and one GPU by itself does not need it.
+// Processes that have a GPU each, connected by NCCL (apps/training/communicator.h). Its library is opened when the
+// first GPU is connected: many machines have it in one of Python's packages only, and one GPU by itself does not need
+// it.
 //
 // Messages have a stream of their own, on which all processes put the same operations in the same order. It waits for
 // the kernels that compute what is sent; kernels after finish() wait for it. So messages travel while the backward pass
 // goes on. Both waits are events, which a graph can capture.
+#include "apps/processes/nccl_communicator.h"
+#include "apps/processes/tree_sum.h"
 #include "cuda/launch.h"
 #include "cuda/map.h"
 #include "cuda/temporary.h"
-#include "engine/communicator.h"
 #include "engine/cuda_backend.h"
 
 #if RUNNEL_WITH_NCCL

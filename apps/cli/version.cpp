@@ -1,11 +1,11 @@
-#include "engine/version.h"
+#include "apps/cli/version.h"
 
 #include <sstream>
 
-#include "engine/cuda_backend.h"
+#include "apps/processes/mpi_communicator.h"
+#include "apps/processes/nccl_communicator.h"
 #include "engine/device.h"
-#include "engine/dispatch.h"
-#include "engine/numerics.h"
+#include "ops/numerics.h"
 
 namespace runnel {
 namespace {
@@ -35,7 +35,8 @@ std::string program_text() {
 std::string version_text() {
   std::ostringstream text;
   text << program_text() << "\ncompiler   " << compiler() << "\noneDNN     " << build_info.onednn << "\nCUDA       "
-       << cuda_text() << "\nprocessor  " << model_name(Device::cpu) << ", used as " << name(instruction_set());
+       << cuda_text() << "\nprocessor  " << model_name(Device::cpu) << ", used as " << name(instruction_set())
+       << "\nMPI        " << mpi_version();
   return text.str();
 }
 

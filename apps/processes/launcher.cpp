@@ -1,4 +1,4 @@
-#include "apps/training/launcher.h"
+#include "apps/processes/launcher.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -15,9 +15,11 @@
 #include <thread>
 #include <vector>
 
-#include "apps/training/mpi_communicator.h"
+#include "apps/processes/mpi_communicator.h"
+#include "apps/processes/nccl_communicator.h"
+#include "apps/training/communicator.h"
 #include "engine/check.h"
-#include "engine/communicator.h"
+#include "engine/device.h"
 
 namespace runnel {
 namespace {
@@ -157,6 +159,12 @@ void connect_processes() {
     set_processes(connect_by_mpi(count, launcher()->size));
   check(std::has_single_bit(static_cast<unsigned>(processes().size())), "started as ", count,
         " processes: their number must be a power of two");
+}
+
+void connect_gpus() {
+  if constexpr (with_cuda)
+    if (processes().size() > 1 || (processes().are_launched() && cuda::has_nccl()))
+      set_processes(cuda::connect_gpus(processes().shared_from_this()));
 }
 
 void check_that_all_agree(nlohmann::json values) {
