@@ -2,16 +2,18 @@
 # Installs what Runnel is built with, as far as it is missing: --help.
 set -euo pipefail
 
-usage='usage: ./setup.sh [--sanitizers] [--no-install]
+usage='usage: ./setup.sh [--sanitizers] [--libc++] [--no-install]
 Installs what Runnel is built with, as far as it is missing, on Debian and Ubuntu, as root or by sudo.
   --sanitizers  clang and what its sanitizers and fuzz targets need, too
+  --libc++      clang 16 and its standard library, too, by which the tests also build the core
   --no-install  only say what is missing, as with RUNNEL_NO_INSTALL=1 in the environment; exit status 1 if anything is
 Without root: docs/troubleshooting.md#without-root.'
-sanitizers=0 install=1
+sanitizers=0 libcxx=0 install=1
 [ "${RUNNEL_NO_INSTALL:-0}" = 0 ] || install=0
 for flag in "$@"; do
   case $flag in
     --sanitizers) sanitizers=1 ;;
+    --libc++) libcxx=1 ;;
     --no-install) install=0 ;;
     -h | --help) echo "$usage"; exit ;;
     *) echo "setup.sh: unknown flag $flag; ./setup.sh --help" >&2; exit 2 ;;
@@ -21,7 +23,8 @@ done
 packages=(g++ cmake ninja-build curl ca-certificates libdnnl-dev libcli11-dev nlohmann-json3-dev libfmt-dev zlib1g-dev libstb-dev
           libfftw3-dev libsndfile1-dev libopenmpi-dev openmpi-bin doctest-dev libbenchmark-dev gnuplot-nox)
 [ $sanitizers -eq 0 ] || packages+=(clang libclang-rt-dev libomp-dev)
-declare -A program=([g++]=g++ [cmake]=cmake [ninja-build]=ninja [curl]=curl [gnuplot-nox]=gnuplot [clang]=clang++)  # from wherever it came
+[ $libcxx -eq 0 ] || packages+=(clang-16 libc++-16-dev libc++abi-16-dev)
+declare -A program=([g++]=g++ [cmake]=cmake [ninja-build]=ninja [curl]=curl [gnuplot-nox]=gnuplot [clang]=clang++ [clang-16]=clang++-16)  # from wherever it came
 
 if ! command -v apt-get >/dev/null; then
   cat >&2 <<'TEXT'

@@ -1,7 +1,6 @@
 // Shared by the op tests: random inputs, comparison with a reference in double, gradients by four-point differences.
 #pragma once
 #include <doctest/doctest.h>
-#include <omp.h>
 
 #include <cmath>
 #include <functional>
@@ -14,6 +13,7 @@
 #include "engine/random.h"
 #include "engine/tape.h"
 #include "engine/tensor.h"
+#include "engine/threads.h"
 #include "ops/check_gradients.h"
 
 // doctest's, for structured bindings, too: clang 14 does not let a lambda capture them.
