@@ -16,7 +16,7 @@ struct ProductOptions {
 };
 
 // c[m,n] = op(a) op(b), row-major: a is [m,k], or [k,m] if it is transposed; b is [k,n], or [n,k] if it is. Operands
-// are rounded to precision() (engine/numerics.h), sums are float32. Returns false, and has done nothing, if cuBLAS has
+// are rounded to precision() (ops/numerics.h), sums are float32. Returns false, and has done nothing, if cuBLAS has
 // no kernel that does all that the options ask for with these sizes. Without bias and relu that is an error.
 // Throws Error also if a size does not fit into 31 bits. The first call makes the handle, so it must not be inside the
 // capture of a graph.

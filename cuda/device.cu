@@ -1,8 +1,8 @@
 // The engine's back end on CUDA (engine/cuda_backend.h): memory, copies, graphs and the stream of the one GPU in use.
 //
-// All work but messages (cuda/communicator.cu) is put on one stream, so it is done in the order of its launches and
-// nothing needs to wait: memory that is released goes back to the pool (cudaMallocAsync's) when the kernels before it
-// are done with it, and its next owner's kernels come later on the same stream.
+// All work but messages (cuda/processes/nccl_communicator.cu) is put on one stream, so it is done in the order of its
+// launches and nothing needs to wait: memory that is released goes back to the pool (cudaMallocAsync's) when the
+// kernels before it are done with it, and its next owner's kernels come later on the same stream.
 #include <functional>
 #include <string>
 

@@ -73,6 +73,7 @@ Gradients Tape::backward(const Tensor& loss) {
 }
 
 void Tape::backward(const Tensor& y, const Sink& sink, Tensor dy) {
+  check(!std::exchange(is_used_, true), "backward: this tape has been used; record the ops again, on a new one");
   check(y.wants_grad(), "backward: the loss does not depend on any tensor that wants a gradient");
   if (!dy) {
     check(y.size() == 1, "backward: the loss is a tensor ", y.shape(), ", not one number");
@@ -98,6 +99,7 @@ void Tape::backward(const Tensor& y, const Sink& sink, Tensor dy) {
   while (!nodes_.empty()) {
     const Node node = std::move(nodes_.back());
     nodes_.pop_back();
+    const size_t number = nodes_.size();  // of this node
 
     // Whatever uses these outputs was recorded later and has been visited: their gradients are complete.
     std::vector<Tensor> gradients;
@@ -127,7 +129,7 @@ void Tape::backward(const Tensor& y, const Sink& sink, Tensor dy) {
     }
     for (const Node::Input& input : node.inputs) {
       const auto first = first_use.find(input.id);
-      if (first == first_use.end() || first->second != nodes_.size()) continue;
+      if (first == first_use.end() || first->second != number) continue;
       first_use.erase(first);
       if (auto complete = sums.extract(input.id)) sink(input.id, std::move(complete.mapped()));
     }
@@ -136,6 +138,7 @@ void Tape::backward(const Tensor& y, const Sink& sink, Tensor dy) {
 }
 
 const Tensor& Gradients::of(const Tensor& leaf) const {
+  check(leaf.wants_grad(), "gradient: this tensor ", leaf.shape(), " wants none; call set_wants_grad() before the ops");
   const auto found = by_id.find(leaf.id());
   check(found != by_id.end(), "gradient: the loss does not depend on this tensor ", leaf.shape());
   return found->second;

@@ -57,7 +57,8 @@ class Tape {
 
   // Carries dL/dy (empty: 1, y is the loss itself and one number) back to every leaf that wants a gradient. As soon as
   // a leaf's gradient is complete, in an order that follows from that of the ops, the sink takes it over. Frees the
-  // tape's tensors as it goes, so it can be called once; recording pauses meanwhile.
+  // tape's tensors as it goes, so it can be called once; recording pauses meanwhile. Gradients of one tensor are added
+  // in place where no other tensor has their storage.
   using Sink = std::function<void(uint64_t leaf, Tensor gradient)>;
   void backward(const Tensor& y, const Sink& sink, Tensor dy = {});
   Gradients backward(const Tensor& loss);  // all of them
@@ -83,7 +84,8 @@ class Tape {
   static std::vector<Tensor> put(Node node, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs);
 
   std::vector<Node> nodes_;
-  Tape* outer_;  // records again when this one is gone
+  bool is_used_ = false;  // by backward
+  Tape* outer_;           // records again when this one is gone
   static thread_local Tape* current_;
 };
 

@@ -62,7 +62,7 @@ class Storage {
 template <class T>
 class Array {
  public:
-  Array() = default;  // empty: no storage; converts to false
+  Array() = default;  // empty: [0], without storage; converts to false
   explicit Array(Shape shape, Device device = Device::cpu)
       : shape_(shape), storage_(std::make_shared<Storage>(static_cast<size_t>(shape.size()) * sizeof(T), device)) {}
   Array(Shape shape, const std::vector<T>& values, Device device = Device::cpu);  // throws if the sizes differ
@@ -79,7 +79,7 @@ class Array {
   Array viewed_as(Shape shape) const;  // the same storage under another shape
 
  protected:
-  Shape shape_;
+  Shape shape_{0};
   std::shared_ptr<Storage> storage_;
   int64_t offset_ = 0;  // of the first element in the storage
 };

@@ -62,11 +62,8 @@ double accuracy(const Network& network, const ImageSet& set) {
   std::iota(images.begin(), images.end(), 0);
   for (size_t first = 0; first < images.size(); first += 500) {
     const Batch batch = batch_of(set, std::span(images).subspan(first, std::min<size_t>(500, images.size() - first)));
-    const Tensor scores = network(batch.x);
-    for (int64_t i = 0; i < batch.labels.size(); ++i) {
-      const float* const row = scores.data() + i * 10;
-      right += std::max_element(row, row + 10) - row == batch.labels.data()[i];
-    }
+    const std::vector<int32_t> found = argmax(network(batch.x)).to_vector(), labels = batch.labels.to_vector();
+    for (size_t i = 0; i < found.size(); ++i) right += found[i] == labels[i];
   }
   return static_cast<double>(right) / static_cast<double>(set.count);
 }

@@ -38,7 +38,8 @@ void backward(const Tensor& loss) {
 
 // 2. Ops. Above each: what it computes;  its gradients, where dy stands for dloss/dy.
 //
-// y = phi(x) = elu(x) + 1 elementwise, the paper's feature map (eq. 7);  dx = dy where x > 0, else dy e^x = dy y
+// y = phi(x) = elu(x) + 1 elementwise, the paper's feature map (eq. 7);  dx = dy where x > 0, else dy e^x = dy y:
+// dy min(y, 1), since y > 1 where x > 0
 Tensor phi(const Tensor& x) {
   Tensor y = zeros(x->rows, x->cols);
   y->value = x->value.apply([](float v) { return v > 0 ? v + 1 : std::exp(v); });

@@ -7,21 +7,13 @@
 #include <runnel/models/decoder.h>
 #include <runnel/models/optimizer.h>
 #include <runnel/ops/losses.h>
+#include <runnel/ops/reductions.h>
 #include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 using namespace runnel;
-
-// The largest of each row of logits [...,V].
-std::vector<int32_t> most_likely(const Tensor& logits) {
-  std::vector<int32_t> best;
-  const int64_t v = logits.shape()[-1];
-  for (const float* row = logits.data(); row != logits.data() + logits.size(); row += v)
-    best.push_back(static_cast<int32_t>(std::max_element(row, row + v) - row));
-  return best;
-}
 
 int main(int argc, char** argv) {
   const int updates = argc > 1 ? std::stoi(argv[1]) : 2000;
@@ -45,7 +37,7 @@ int main(int argc, char** argv) {
   }
 
   const CopyBatch test = task.batch(seed.fold(2), 500);
-  const std::vector<int32_t> guess = most_likely(model(test.tokens));  // without a tape, ops only compute
+  const std::vector<int32_t> guess = argmax(model(test.tokens)).to_vector();  // without a tape, ops only compute
   int right = 0, counted = 0;
   for (size_t i = 0; i < guess.size(); ++i)
     if (test.mask.data()[i] > 0) ++counted, right += guess[i] == test.targets.data()[i];
@@ -56,7 +48,7 @@ int main(int argc, char** argv) {
   std::vector<int32_t> x = task.batch(seed.fold(3), 1).tokens.to_vector();
   const size_t n = static_cast<size_t>(std::find(x.begin(), x.end(), 0) - x.begin());
   for (size_t i = 0; i < 2 * n; ++i) {
-    const int32_t next = most_likely(decoder->step(Indices(Shape{1}, {x[i]})))[0];
+    const int32_t next = argmax(decoder->step(Indices(Shape{1}, {x[i]}))).to_vector()[0];
     if (i >= n) x[i + 1] = next;
   }
   for (size_t i = 0; i <= 2 * n; ++i) std::putchar(x[i] ? 'a' + x[i] - 1 : '.');

@@ -32,9 +32,10 @@ Tensor concat_shared(const Tensor& x, const Tensor& shared);
 // Moves layers of one shape to one place in memory, so that `linear` with all of them is one matrix product on CUDA.
 void stack_parameters(const std::vector<Linear*>& layers);
 
-Tensor random_uniform(const Shape& shape, float bound, Key key, Device device);  // in [-bound, bound)
-Linear random_linear(int64_t out, int64_t in, Key key, Device device);  // uniform in +-1/sqrt(in), weight and bias
-LayerNorm unit_layer_norm(int64_t width, Device device);                // weight 1, bias 0
+Tensor random_uniform(const Shape& shape, float bound, Key key, Device device = Device::cpu);  // in [-bound, bound)
+Linear random_linear(int64_t out, int64_t in, Key key,
+                     Device device = Device::cpu);                      // uniform in +-1/sqrt(in), weight and bias
+LayerNorm unit_layer_norm(int64_t width, Device device = Device::cpu);  // weight 1, bias 0
 // Normal with this standard deviation: [V,width].
 Tensor random_embedding(int64_t vocabulary, int64_t width, Key key, Device device, float deviation = 1);
 

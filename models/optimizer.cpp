@@ -10,6 +10,7 @@
 
 #include <cmath>
 
+#include "engine/check.h"
 #include "ops/elementwise.h"
 #include "ops/optimizers.h"
 #include "ops/shapes.h"
@@ -26,7 +27,11 @@ Adam::Adam(Parameters parameters, AdamOptions options) : parameters_(std::move(p
 
 Tensor squared_norms(const Parameters& parameters, const Gradients& gradients) {
   std::vector<Tensor> all;
-  for (const NamedTensor& parameter : parameters) all.push_back(gradients.of(parameter.tensor));
+  for (const auto& [name, tensor] : parameters) {
+    check(tensor.wants_grad(), "optimizer: the parameter ", name,
+          " wants no gradient; call set_wants_grad() before the ops");
+    all.push_back(gradients.of(tensor));
+  }
   return sums_of_squares(all);
 }
 

@@ -4,9 +4,10 @@
 
 namespace runnel {
 
-// The instructions that the CPU's kernels use: the largest set that the processor has and this build has kernels for
-// (one set without RUNNEL_VARIANTS), or the one that RUNNEL_INSTRUCTION_SET in the environment names, which oneDNN then
-// keeps to as well. Throws Error if that is none of these, or is lacking. The first call decides.
+// The instructions that the CPU's kernels use: the largest set that the processor has and this build has kernels for,
+// or the one that RUNNEL_INSTRUCTION_SET in the environment names, which oneDNN then keeps to as well. Without
+// RUNNEL_VARIANTS there is one set of kernels, and a smaller name restricts oneDNN only. Throws Error if the name is
+// none of these, or of a set that is lacking. The first call decides.
 enum class InstructionSet { baseline, avx2, avx512, avx512_bf16 };
 InstructionSet instruction_set();
 const char* name(InstructionSet set);

@@ -48,17 +48,34 @@ Tensor mean(const Tensor& x, int axis, bool keep_axis) {
 
 Tensor mean(const Tensor& x) { return scale(sum(x), 1 / static_cast<float>(x.size())); }
 
+namespace {
+
+// The largest numbers over an axis, and the first place of each in it.
+std::pair<Tensor, Indices> largest(const char* op, const Tensor& x, const Axis& a, const Shape& shape) {
+  check(a.n > 0, op, ": an axis of x ", x.shape(), " has no numbers");
+  Tensor y(shape, x.device());
+  Indices index(shape, x.device());
+  DISPATCH(x.device(), max_forward(y.data(), index.data(), x.data(), a.outer, a.n, a.inner));
+  return {y, index};
+}
+
+}  // namespace
+
+Indices argmax(const Tensor& x) {
+  refuse_gradient("argmax", "x", x);
+  const Axis a("argmax", x.shape(), -1);
+  return largest("argmax", x, a, a.reduced).second;
+}
+
 Tensor max(const Tensor& x, int axis, bool keep_axis) {
   const Axis a("max", x.shape(), axis);
-  check(a.n > 0, "max: axis ", axis, " of x ", x.shape(), " has no numbers");
-  Tensor y(keep_axis ? a.kept : a.reduced, x.device());
-  Indices index(y.shape(), x.device());
-  DISPATCH(x.device(), max_forward(y.data(), index.data(), x.data(), a.outer, a.n, a.inner));
-  return record("max", {x}, y, [a, index, shape = x.shape()](const Tensor& dy) -> std::vector<Tensor> {
-    Tensor dx(shape, dy.device());
-    DISPATCH(dy.device(), max_backward(dx.data(), dy.data(), index.data(), a.outer, a.n, a.inner));
-    return {dx};
-  });
+  const std::pair<Tensor, Indices> found = largest("max", x, a, keep_axis ? a.kept : a.reduced);
+  return record("max", {x}, found.first,
+                [a, index = found.second, shape = x.shape()](const Tensor& dy) -> std::vector<Tensor> {
+                  Tensor dx(shape, dy.device());
+                  DISPATCH(dy.device(), max_backward(dx.data(), dy.data(), index.data(), a.outer, a.n, a.inner));
+                  return {dx};
+                });
 }
 
 Tensor max(const Tensor& x) { return max(reshape(x, Shape{x.size()}), 0); }

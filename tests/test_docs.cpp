@@ -147,6 +147,20 @@ TEST_CASE("docs: source files that a page names exist") {
   }
 }
 
+TEST_CASE("docs: files that comments name exist") {
+  if (!has_sources()) return;
+  static const std::regex file(
+      R"(//.*?\b((engine|ops|cuda|models|datasets|apps|tests|docs|examples)/[\w/.-]+\.(h|cpp|cu|md|sh|py))\b)");
+  for (const char* folder : {"engine", "ops", "cuda", "models", "datasets", "apps", "tests", "examples"})
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root / folder)) {
+      const fs::path type = entry.path().extension();
+      if (type != ".h" && type != ".cpp" && type != ".cu") continue;
+      for (const std::string& line : lines_of(entry.path()))
+        for (const std::smatch& m : matches(line, file))
+          CHECK_MESSAGE(fs::exists(root / m.str(1)), entry.path().string() << " names " << m.str(1));
+    }
+}
+
 TEST_CASE("docs: README.md has at most 120 lines") {
   if (!has_sources()) return;
   CHECK_LE(line_count(root / "README.md"), 120);

@@ -491,6 +491,27 @@ TEST_CASE("tape: what backward refuses") {
   check_fails([&] { tape.backward(Tensor(Shape{}, {1})); }, "does not depend on any tensor that wants a gradient");
 }
 
+TEST_CASE("tape: a second backward, and the gradient of a tensor that wants none, are refused") {
+  const Tensor x = Tensor(Shape{2}, {1, 2}).set_wants_grad(), constant(Shape{2}, {3, 4});
+  Tape tape;
+  const Tensor loss = sum(multiply(x, constant));
+  const Gradients gradients = tape.backward(loss);
+  check_fails([&] { tape.backward(loss); }, "this tape has been used");
+  check_fails([&] { gradients.of(constant); }, "this tensor [2] wants none; call set_wants_grad()");
+  Sgd with_constant({{"w", x}, {"frozen", constant}}, 0.1);
+  check_fails([&] { with_constant.step(gradients); }, "wants none");
+  Adam adam({{"w", x}, {"frozen", constant}});
+  check_fails([&] { adam.step(gradients); }, "the parameter frozen wants no gradient");
+}
+
+TEST_CASE("Tensor: ops refuse an empty tensor or return an empty one") {
+  const Tensor x(Shape{2}, {1, 2}), none;
+  check_fails([&] { add(x, none); }, "add: ");
+  check_fails([&] { broadcast(none, Shape{2}); }, "broadcast: ");
+  check_fails([&] { where(x, x, none); }, "where: ");
+  for (const Tensor& y : {relu(none), scale(none, 2), none + 1, clone(none)}) CHECK(y.size() == 0);
+}
+
 TEST_CASE("tape: a gradient rule with a wrong number or shape of results is an error that names the op") {
   const Tensor x = leaf(Shape{2}, {1, 2});
   const auto broken = [&](std::vector<Tensor> gradients) {

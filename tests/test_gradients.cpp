@@ -69,6 +69,7 @@ std::vector<OpCase> all_ops() {
       {"scale", {x}, [](const Inputs& in) { return scale(in[0], 0.5f); }},
       {"sum", {x}, [](const Inputs& in) { return sum(in[0], 0); }},
       {"mean", {x}, [](const Inputs& in) { return mean(in[0]); }},
+      {"argmax", {x}, [](const Inputs& in) { return Tensor(Shape{argmax(in[0]).size()}); }, {0}},
       {"max", {b}, [](const Inputs& in) { return max(in[0]); }},
       {"sum_to", {x}, [](const Inputs& in) { return sum_to(in[0], Shape{4}); }},
       {"cumulative_sum", {x}, [](const Inputs& in) { return cumulative_sum(in[0], 0); }},

@@ -123,7 +123,7 @@ TEST_CASE("sum, mean, max: of all numbers, of none, and of equal ones") {
     CHECK(std::isnan(max(Tensor(Shape{2}, {NAN, 1}, device)).item()));
   }
   check_fails([] { sum(Tensor(Shape{2, 3}), 2); }, "sum: x [2,3] has no axis 2");
-  check_fails([] { max(Tensor(Shape{2, 0}), 1); }, "max: axis 1 of x [2,0] has no numbers");
+  check_fails([] { max(Tensor(Shape{2, 0}), 1); }, "max: an axis of x [2,0] has no numbers");
 }
 
 TEST_CASE("cumulative_sum: values and gradients") {
@@ -143,6 +143,21 @@ TEST_CASE("cumulative_sum: values and gradients") {
       if (!is_large(c.shape))
         check_gradients([&](const std::vector<Tensor>& in) { return cumulative_sum(in[0], c.axis); }, {x});
     }
+}
+
+TEST_CASE("argmax: the place of the first largest number of each row") {
+  for (const Device device : devices()) {
+    CHECK(argmax(Tensor(Shape{2, 3}, {1, 5, 5, -1, -2, -3}, device)).to_vector() == std::vector<int32_t>{1, 0});
+    const Tensor x = random_tensor(Shape{2, 5, 67}, 1, -1, 1, device);
+    const Indices y = argmax(x);
+    CHECK(y.shape() == Shape{2, 5});
+    const std::vector<float> values = x.to_vector();
+    for (int64_t row = 0; row < 10; ++row) {
+      const auto begin = values.begin() + row * 67;
+      CHECK(y.to_vector()[static_cast<size_t>(row)] == std::max_element(begin, begin + 67) - begin);
+    }
+  }
+  check_fails([] { argmax(Tensor(Shape{2, 0})); }, "argmax: an axis of x [2,0] has no numbers");
 }
 
 TEST_CASE("softmax, log_softmax: values and gradients, also of large numbers") {

@@ -48,14 +48,14 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
   const int slices = narrow ? 1 : (scan.a.width + tile - 1) / tile;
 
   Shared shared;
-  float* const a = shared.take<float>(tile * left_row);
-  float* const b = shared.take<float>(tile * left_row);
-  float* const weights = shared.take<float>(tile * left_row);
-  float* const c = shared.take<float>(tile * right_row);
-  float* const s = shared.take<float>(static_cast<unsigned>(slices * tile * right_row));
-  float* const z = shared.take<float>(static_cast<unsigned>(slices * tile));
-  float* const ds = shared.take<float>(tile);
-  float* const running_z = shared.take<float>(with_normaliser ? tile * left_row : 0);  // Z_i
+  float* const a = shared.take<float>(tile * left_row);        // [32,32]: positions of the chunk, columns of the slice
+  float* const b = shared.take<float>(tile * left_row);        // the same
+  float* const weights = shared.take<float>(tile * left_row);  // [32,32]: mask(a b^T + t u^T), then out
+  float* const c = shared.take<float>(tile * right_row);       // [32,32]: positions, columns of the result
+  float* const s = shared.take<float>(static_cast<unsigned>(slices * tile * right_row));  // [32 slices,32]: S
+  float* const z = shared.take<float>(static_cast<unsigned>(slices * tile));              // [32 slices]: Z
+  float* const ds = shared.take<float>(tile);                                             // [32]: d of the positions
+  float* const running_z = shared.take<float>(with_normaliser ? tile * left_row : 0);     // [32,32]: Z_i
 
   const int64_t head = blockIdx.x / scan.cut.segments, segment = blockIdx.x % scan.cut.segments;
   const int64_t begin = segment * scan.cut.segment;

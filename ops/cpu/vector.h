@@ -1,7 +1,7 @@
 // Vectors for kernels: as many float32 numbers as a register of the instruction set holds. + - * / < and ?: work on
 // them lane by lane (an extension of g++ and clang); here is what those operators leave out, and elementary functions.
 //
-// Each file of kernels is compiled once for each instruction set (engine/dispatch.h). So everything in ops/cpu has
+// Each file of kernels is compiled once for each instruction set (ops/kernels/dispatch.h). So everything in ops/cpu has
 // internal linkage: of functions with external linkage the linker would keep one version for all instruction sets. And
 // it is inlined by force: whether a compiler inlines a function into the loop that calls it otherwise depends on the
 // processor that it tunes for, and a loop with a call is several times slower. Only loops whose sums fill the registers

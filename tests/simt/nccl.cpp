@@ -1,7 +1,7 @@
-// NCCL between processes that each have an emulated GPU: what cuda/communicator.cu calls, over Unix sockets. Operations
-// are work on a stream like kernels, and block when it runs; so a process that waits for its stream without having put
-// there what others wait for blocks, as a GPU would. Whether an operation is part of a graph must be the same on both
-// sides, and so must the capture that it stems from.
+// NCCL between processes that each have an emulated GPU: what cuda/processes/nccl_communicator.cu calls, over Unix
+// sockets. Operations are work on a stream like kernels, and block when it runs; so a process that waits for its stream
+// without having put there what others wait for blocks, as a GPU would. Whether an operation is part of a graph must be
+// the same on both sides, and so must the capture that it stems from.
 #include <nccl.h>
 #include <poll.h>
 #include <sys/socket.h>

@@ -9,9 +9,9 @@
 //   dk_i = R_i v_i + T_i,   dv_i = R_i^T k_i,   R_i = sum_{j>=i} q_j g_j^T,   T_i = sum_{j>=i} d_j q_j
 //
 // and phi', a function of phi (min(phi, 1) for elu + 1), leads back to Q and K. These are eq. 13-15 for v with one more
-// column of ones, whose gradient is d; the column is kept apart only because E and M are powers of two and M + 1 is
-// not. If the state is carried on, its gradients at the end, dS_L and dZ_L, are terms of all R_i and T_i, and those at
-// the beginning are R_1 and T_1: backwards, they are carried like the state itself.
+// column of ones, whose gradient is d; the column is kept apart only because E and M are usually powers of two and M +
+// 1 is not. If the state is carried on, its gradients at the end, dS_L and dZ_L, are terms of all R_i and T_i, and
+// those at the beginning are R_1 and T_1: backwards, they are carried like the state itself.
 //
 // Where every query sees all keys (eq. 5, 6), the sums over j <= i and j >= i are sums over all: S, Z, R and T of the
 // whole sequence.
@@ -102,9 +102,10 @@ struct LinearChunk {
   int64_t e, m, heads;  // e and m padded
   Arena memory;
   Matrix q = of_queries(), k = of_queries(), v = of_values(), g = of_values();
-  Matrix y = of_values(), dx = of_queries();                                              // results
-  Matrix n = memory.matrix(heads, linear_chunk), d = memory.matrix(heads, linear_chunk);  // n_i and d_i of each head
-  Matrix z = memory.matrix(linear_chunk, e);                                              // Z_i of one head
+  Matrix y = of_values(), dx = of_queries();  // results
+  Matrix n = memory.matrix(heads, linear_chunk),
+         d = memory.matrix(heads, linear_chunk);  // [heads,C]: n_i and d_i of each head
+  Matrix z = memory.matrix(linear_chunk, e);      // [C,e]: Z_i of one head
 
   static int64_t floats(const AttentionSizes& s) {
     const int64_t e = padded(s.e), m = padded(s.m);
@@ -118,6 +119,7 @@ struct LinearChunk {
 
  private:
   static constexpr int64_t gap = tile;
+  // [C,heads e] and [C,heads m]
   Matrix of_queries() { return memory.matrix(linear_chunk, heads * e, heads * e + gap); }
   Matrix of_values() { return memory.matrix(linear_chunk, heads * m, heads * m + gap); }
 };
