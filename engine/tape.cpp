@@ -73,7 +73,7 @@ Gradients Tape::backward(const Tensor& loss) {
 }
 
 void Tape::backward(const Tensor& y, const Sink& sink, Tensor dy) {
-  check(!std::exchange(is_used_, true), "backward: this tape has been used; record the ops again, on a new one");
+  check(!is_used_, "backward: this tape has been used; record the ops again, on a new one");
   check(y.wants_grad(), "backward: the loss does not depend on any tensor that wants a gradient");
   if (!dy) {
     check(y.size() == 1, "backward: the loss is a tensor ", y.shape(), ", not one number");
@@ -135,12 +135,13 @@ void Tape::backward(const Tensor& y, const Sink& sink, Tensor dy) {
     }
   }
   if (auto unused = sums.extract(y.id())) sink(y.id(), std::move(unused.mapped()));  // y is a leaf that no op used
+  is_used_ = true;
 }
 
 const Tensor& Gradients::of(const Tensor& leaf) const {
-  check(leaf.wants_grad(), "gradient: this tensor ", leaf.shape(), " wants none; call set_wants_grad() before the ops");
   const auto found = by_id.find(leaf.id());
-  check(found != by_id.end(), "gradient: the loss does not depend on this tensor ", leaf.shape());
+  check(found != by_id.end(), "gradient: the loss does not depend on this tensor ", leaf.shape(),
+        leaf.wants_grad() ? "" : ", which wants no gradient: call set_wants_grad() before the ops");
   return found->second;
 }
 

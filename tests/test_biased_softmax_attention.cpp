@@ -228,7 +228,7 @@ TEST_CASE("biased_softmax_attention names what does not match") {
       [&] {
         biased_softmax_attention(x, none, x, bias({3, 10, 10}), full);
       },
-      "biased_softmax_attention: k [] does not match q [2,10,3,4]");
+      "biased_softmax_attention: k [0] does not match q [2,10,3,4]");
   check_fails(
       [&] {
         biased_softmax_attention(none, none, bias({2, 3}), bias({3, 10, 10}), full);

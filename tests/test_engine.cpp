@@ -17,6 +17,7 @@
 #include "engine/finite_guard.h"
 #include "engine/host.h"
 #include "engine/recompute.h"
+#include "models/optimizer.h"
 #include "ops/elementwise.h"
 #include "ops/layers.h"
 #include "ops/linear.h"
@@ -497,9 +498,9 @@ TEST_CASE("tape: a second backward, and the gradient of a tensor that wants none
   const Tensor loss = sum(multiply(x, constant));
   const Gradients gradients = tape.backward(loss);
   check_fails([&] { tape.backward(loss); }, "this tape has been used");
-  check_fails([&] { gradients.of(constant); }, "this tensor [2] wants none; call set_wants_grad()");
+  check_fails([&] { gradients.of(constant); }, "this tensor [2], which wants no gradient: call set_wants_grad()");
   Sgd with_constant({{"w", x}, {"frozen", constant}}, 0.1);
-  check_fails([&] { with_constant.step(gradients); }, "wants none");
+  check_fails([&] { with_constant.step(gradients); }, "wants no gradient");
   Adam adam({{"w", x}, {"frozen", constant}});
   check_fails([&] { adam.step(gradients); }, "the parameter frozen wants no gradient");
 }

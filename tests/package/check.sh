@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 programs=1
 core=(-DRUNNEL_SOURCE="$(cd "$here/../.." && pwd)" -DRUNNEL_CORE=ON -DRUNNEL_BUILD_EXAMPLES=ON
       # To compile fast:
-      -DCMAKE_BUILD_TYPE=Fast -DCMAKE_CXX_FLAGS_FAST=-O1 -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=6)
+      -DCMAKE_BUILD_TYPE=Unoptimized -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=6)
 case $2 in
   installed)
     programs="1 2"
@@ -30,7 +30,7 @@ case $2 in
 esac
 cp "$here/CMakeLists.txt" "$work"
 awk -v to="$work/program" '/^```cpp$/ { on = ++n; next } /^```$/ { on = 0 } on { print > (to n ".cpp") }' "$here/../../docs/library.md"
-[ "$2" != subdirectory ] || cmake -S "$work" -B "$work/whole" -DRUNNEL_SOURCE="$here/../.."
+[ "$2" != subdirectory ] || cmake -S "$work" -B "$work/whole" -DRUNNEL_SOURCE="$here/../.." -DPROGRAMS=1
 cmake -S "$work" -B "$work/build" "${arguments[@]}" -DPROGRAMS="${programs// /;}"
 cmake --build "$work/build" --parallel "$(nproc)"
 cd "$work"
