@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "engine/check.h"
 
 namespace runnel {
 namespace {
-
-thread_local bool guarded = false;
 
 template <class... What>
 void check_finite(const Tensor& x, const What&... what) {
@@ -26,18 +23,14 @@ void check_finite(const Tensor& x, const What&... what) {
 
 }  // namespace
 
-FiniteGuard::FiniteGuard() : outer_(std::exchange(guarded, true)) {}
-FiniteGuard::~FiniteGuard() { guarded = outer_; }
-
-void FiniteGuard::check_op(const char* op, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs) {
-  if (!guarded) return;
+void FiniteGuard::recorded(const char* op, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs) {
   for (size_t i = 0; i < inputs.size(); ++i) check_finite(inputs[i], "input ", i, " of ", op);
   if (outputs.size() == 1) return check_finite(outputs[0], "the result of ", op);
   for (size_t i = 0; i < outputs.size(); ++i) check_finite(outputs[i], "result ", i, " of ", op);
 }
 
-void FiniteGuard::check_gradient(const char* op, size_t input, const Tensor& dx) {
-  if (guarded) check_finite(dx, "the gradient of input ", input, " of ", op);
+void FiniteGuard::differentiated(const char* op, size_t input, const Tensor& dx) {
+  check_finite(dx, "the gradient of input ", input, " of ", op);
 }
 
 std::vector<float> finite_output(const Tensor& y) {

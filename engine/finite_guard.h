@@ -2,26 +2,25 @@
 #pragma once
 #include <vector>
 
-#include "engine/tensor.h"
+#include "engine/tape.h"
 
 namespace runnel {
 
 // While one is alive, every op that this thread records checks its inputs and its outputs, and the backward pass every
 // gradient. The first NaN or infinity throws an Error that names the op, the tensor's shape and the element. For
 // debugging: each check waits for the device.
-class FiniteGuard {
+class FiniteGuard : TapeObserver {
  public:
-  FiniteGuard();
-  ~FiniteGuard();
+  FiniteGuard() : outer_(set_observer(this)) {}
+  ~FiniteGuard() override { set_observer(outer_); }
   FiniteGuard(const FiniteGuard&) = delete;
   FiniteGuard& operator=(const FiniteGuard&) = delete;
 
-  // The tape's calls; they do nothing in a thread without a guard.
-  static void check_op(const char* op, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs);
-  static void check_gradient(const char* op, size_t input, const Tensor& dx);
-
  private:
-  bool outer_;
+  void recorded(const char* op, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs) override;
+  void differentiated(const char* op, size_t input, const Tensor& dx) override;
+
+  TapeObserver* outer_;
 };
 
 // The numbers of what a model puts out. Throws Error if one is not finite.

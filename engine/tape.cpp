@@ -6,11 +6,15 @@
 
 #include "engine/accumulate.h"
 #include "engine/check.h"
-#include "engine/finite_guard.h"
 
 namespace runnel {
 
 thread_local Tape* Tape::current_ = nullptr;
+namespace {
+thread_local TapeObserver* the_observer = nullptr;
+}
+
+TapeObserver* set_observer(TapeObserver* observer) { return std::exchange(the_observer, observer); }
 
 Tape::Tape() : outer_(std::exchange(current_, this)) {}
 Tape::~Tape() { current_ = outer_; }
@@ -20,7 +24,7 @@ bool is_recording() { return Tape::current_ != nullptr; }
 std::vector<Tensor> Tape::put(Node node, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs) {
   const auto wants_grad = [](const Tensor& x) { return x.wants_grad(); };
   if (!current_ || std::none_of(inputs.begin(), inputs.end(), wants_grad)) return outputs;
-  FiniteGuard::check_op(node.op, inputs, outputs);
+  if (the_observer) the_observer->recorded(node.op, inputs, outputs);
   for (const Tensor& x : inputs) node.inputs.push_back({x.id(), x.wants_grad(), x.shape()});
   for (Tensor& y : outputs) node.outputs.push_back(y.set_wants_grad().id());
   current_->nodes_.push_back(std::move(node));
@@ -125,7 +129,7 @@ void Tape::backward(const Tensor& y, const Sink& sink, Tensor dy) {
             " does not have its shape ", input.shape);
       Tensor& sum = sums[input.id];
       add_to(sum, std::move(dx[i]));
-      FiniteGuard::check_gradient(node.op, i, sum);
+      if (the_observer) the_observer->differentiated(node.op, i, sum);
     }
     for (const Node::Input& input : node.inputs) {
       const auto first = first_use.find(input.id);

@@ -41,6 +41,16 @@ std::vector<Tensor> record(const char* op, const std::vector<Tensor>& inputs, st
 void refuse_gradient(const char* op, const char* argument, const Tensor& x);
 bool is_recording();  // whether this thread has a tape that records
 
+// Looks at what tapes of this thread record and compute; engine/finite_guard.h is one.
+class TapeObserver {
+ public:
+  virtual ~TapeObserver() = default;
+  virtual void recorded(const char* op, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs) = 0;
+  virtual void differentiated(const char* op, size_t input, const Tensor& dx) = 0;
+};
+// Returns the observer before, null if there was none.
+TapeObserver* set_observer(TapeObserver* observer);
+
 struct Gradients {
   std::unordered_map<uint64_t, Tensor> by_id;  // dL/dleaf by the leaf's id()
 

@@ -49,45 +49,20 @@ SettingValues attention_values(const AttentionConfig& config) {
   return values;
 }
 
-namespace {
-
-void append_settings(Settings& list, const AttentionKind& kind, AttentionConfig& config) {
-  for (const AttentionKind::Option& option : kind.options) {
-    SettingValue& value = config.values.try_emplace(option.name, option.value).first->second;
-    std::visit(
-        [&](auto& x) {
-          list.push_back({option.name, &x, option.allowed, option.help, OldFiles::may_lack_it});
-        },
-        value);
-  }
-}
-
-}  // namespace
-
-Settings attention_settings(AttentionConfig& config) {
-  Settings list;
-  append_settings(list, attention_kind(config.kind), config);
-  return list;
-}
-
-Settings all_attention_settings(AttentionConfig& config, bool causal) {
-  Settings list;
-  for (const AttentionKind* kind : attention_kinds())
-    if (causal ? kind->causal : kind->full) append_settings(list, *kind, config);
-  return list;
-}
-
 std::shared_ptr<const AttentionLayer> make_attention(const AttentionConfig& config, const AttentionShape& shape,
                                                      const AttentionSeeds& keys, Device device) {
   const AttentionKind& kind = attention_kind(config.kind);
   check(shape.causal ? kind.causal : kind.full, "attention: ", kind.name, " has no ",
         shape.causal ? "causal form" : "form in which every query sees all keys");
-  AttentionConfig checked{config.kind, attention_values(config)};
-  for (const Setting& setting : attention_settings(checked)) {
-    const std::string problem = problem_of(setting);
-    check(problem.empty(), "attention: ", kind.name, "'s ", setting.name, ": ", text_of(setting), " ", problem);
-  }
-  return kind.make(shape, checked.values, keys, device);
+  const SettingValues values = attention_values(config);
+  for (const AttentionKind::Option& option : kind.options)
+    std::visit(
+        [&](const auto& value) {
+          const std::string problem = option.allowed.problem_of(value);
+          check(problem.empty(), "attention: ", kind.name, "'s ", option.name, ": ", value, " ", problem);
+        },
+        values.at(option.name));
+  return kind.make(shape, values, keys, device);
 }
 
 }  // namespace runnel

@@ -11,8 +11,8 @@
 
 #include "engine/random.h"
 #include "engine/tensor.h"
+#include "models/allowed.h"
 #include "models/parameters.h"
-#include "models/settings.h"
 #include "ops/numerics.h"
 
 namespace runnel {
@@ -110,11 +110,6 @@ struct AttentionConfig {
 };
 // All values of the kind's settings. Throws if `values` has one of another type.
 SettingValues attention_values(const AttentionConfig& config);
-// The chosen kind's settings, as a list over config.values, where the defaults are put in; and those of every kind that
-// has the causal form, or the full one.
-Settings attention_settings(AttentionConfig& config);
-Settings all_attention_settings(AttentionConfig& config, bool causal);
-
 // Throws if the kind has no such form, or cannot have these settings.
 std::shared_ptr<const AttentionLayer> make_attention(const AttentionConfig& config, const AttentionShape& shape,
                                                      const AttentionSeeds& keys, Device device);

@@ -21,19 +21,6 @@ const AutoregressiveConfig& checked(const AutoregressiveConfig& c) {
 
 }  // namespace
 
-Settings list(AutoregressiveConfig& c) {
-  return extended(
-      list(c.encoder),
-      {{"norm", &c.encoder.norm, one_of({"post", "pre"}), "", OldFiles::may_lack_it},
-       {"embedding_dropout", &c.embedding_dropout, in_range(0, 0.95),
-        "dropout of the embedding and the positional encoding; the paper's models have none", OldFiles::may_lack_it},
-       {"vocabulary", &c.vocabulary, in_range(1, 1 << 24), ""},
-       {"outputs", &c.outputs, in_range(1, 1 << 24), ""},
-       {"max_length", &c.max_length, in_range(1, 1 << 20), ""},
-       {"row", &c.grid.row, in_range(0, 1 << 20), "", OldFiles::may_lack_it},
-       {"channels", &c.grid.channels, in_range(1, 3), "", OldFiles::may_lack_it}});
-}
-
 double parameter_lower_bound(const AutoregressiveConfig& c) {
   return parameter_lower_bound(c.encoder) +
          static_cast<double>(c.encoder.width()) *

@@ -21,9 +21,6 @@ struct AutoregressiveConfig {
 // build.
 double parameter_lower_bound(const AutoregressiveConfig& config);
 double buffer_size(const AutoregressiveConfig& config);  // that the model computes and a checkpoint does not hold
-// What a checkpoint says of the model; those with a help text are a user's to choose. Without the attention's own.
-Settings list(AutoregressiveConfig& config);
-
 struct AutoregressiveTransformer {
   using Config = AutoregressiveConfig;
 

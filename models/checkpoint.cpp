@@ -5,6 +5,7 @@
 
 #include "engine/check.h"
 #include "engine/host.h"
+#include "models/config_settings.h"
 #include "models/json.h"
 #include "models/settings_text.h"
 

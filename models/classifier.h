@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "models/config_settings.h"
 #include "models/encoder.h"
 #include "models/settings.h"
 

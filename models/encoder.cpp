@@ -9,17 +9,6 @@
 
 namespace runnel {
 
-Settings list(EncoderConfig& c, bool causal) {
-  return {
-      {"layers", &c.layers, in_range(1, 1024), "encoder layers"},
-      {"heads", &c.heads, in_range(1, 1024), "attention heads; must divide --width"},
-      {"head_dim", &c.head_dim, in_range(1, 65536), ""},
-      {"feed_forward", &c.feed_forward, in_range(1, 1 << 20), "width of the feed-forward layers"},
-      {"dropout", &c.dropout, in_range(0, 0.95), "dropout probability"},
-      {"gelu", &c.gelu, {}, "", OldFiles::may_lack_it},
-      {"attention", &c.attention.kind, one_of(attention_names(causal)), "attention mechanism", OldFiles::may_lack_it}};
-}
-
 double parameter_lower_bound(const EncoderConfig& c) {
   const auto width = static_cast<double>(c.width());
   const double projections = static_cast<double>(c.heads) * static_cast<double>(c.head_dim);

@@ -26,8 +26,6 @@ struct EncoderConfig {
 
   int64_t width() const { return input_width ? input_width : heads * head_dim; }
 };
-// The attention's own settings are not among them: see attention_settings. `causal`: which kinds can be chosen.
-Settings list(EncoderConfig& config, bool causal = true);
 // The numbers in the matrices of an encoder with any kind of attention: a lower bound, for models too large to build.
 double parameter_lower_bound(const EncoderConfig& config);
 

@@ -1,36 +1,14 @@
 // Settings: a struct lists its fields once, as (name, value, what it may be, help). From that list come flags, ranges,
 // --help, config.json, what a checkpoint says of its model, and the tables in the documentation.
 #pragma once
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "models/allowed.h"
+
 namespace runnel {
-
-struct Range {
-  double low, high = HUGE_VAL;
-};
-using Choices = std::vector<std::string>;  // "cuda:N" stands for cuda: and a number of at most four digits
-
-// What a value may be; by default, anything of its type.
-class Allowed {
- public:
-  Allowed() = default;
-  Allowed(Range range) : rule_(range) {}
-  Allowed(Choices choices) : rule_(std::move(choices)) {}
-
-  std::string description() const;               // "from 1 to 1024", "linear, softmax"; "" for anything
-  Choices choices() const;                       // the words, without "cuda:N"; {} if it is not one of some words
-  std::string problem(long double value) const;  // a sentence without its subject, or ""
-  std::string problem(const std::string& text) const;
-
- private:
-  std::variant<std::monostate, Range, Choices> rule_;
-};
-inline Allowed in_range(double low, double high = HUGE_VAL) { return Range{low, high}; }  // NaN is in no range
-inline Allowed one_of(Choices words) { return words; }
 
 // Whether files that an older version wrote may lack the setting: its value then stays as it is.
 enum class OldFiles { have_it, may_lack_it };

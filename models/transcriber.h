@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "models/config_settings.h"
 #include "models/encoder.h"
 #include "models/incremental_encoder.h"
 #include "models/lstm.h"

@@ -11,6 +11,7 @@
 #include "engine/host.h"
 #include "engine/tape.h"
 #include "models/attention.h"
+#include "models/config_settings.h"
 
 namespace runnel {
 namespace {

@@ -5,6 +5,7 @@
 #include "apps/training/updater.h"
 #include "datasets/copy_task.h"
 #include "engine/timing.h"
+#include "models/config_settings.h"
 #include "ops/elementwise.h"
 #include "ops/losses.h"
 #include "ops/reductions.h"

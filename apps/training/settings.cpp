@@ -10,6 +10,7 @@
 #include "engine/host.h"
 #include "engine/memory.h"
 #include "engine/text.h"
+#include "models/config_settings.h"
 #include "models/json.h"
 #include "models/settings_text.h"
 

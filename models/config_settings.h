@@ -1,0 +1,18 @@
+// The configurations of the core's models as lists of settings: flags, and what a checkpoint says of its model.
+#pragma once
+#include "models/autoregressive.h"
+#include "models/settings.h"
+
+namespace runnel {
+
+// The chosen kind's settings, as a list over config.values, where the defaults are put in; and those of every kind that
+// has the causal form, or the full one.
+Settings attention_settings(AttentionConfig& config);
+Settings all_attention_settings(AttentionConfig& config, bool causal);
+
+// The attention's own settings are not among them: see attention_settings. `causal`: which kinds can be chosen.
+Settings list(EncoderConfig& config, bool causal = true);
+// What a checkpoint says of the model; those with a help text are a user's to choose. Without the attention's own.
+Settings list(AutoregressiveConfig& config);
+
+}  // namespace runnel
