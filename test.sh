@@ -27,6 +27,7 @@ export TMPDIR=$work
 trap 'rm -rf "$work"' EXIT
 
 slow='memory|twelve|four-point|by differences|distribution of'  # and no kernel is in them alone
+slow_cases='*memory*,*twelve*,*four-point*,*by differences*,*distribution of*'  # the same as patterns of doctest
 
 skip() {
   echo "skipped: 1 test, $1"
@@ -102,12 +103,13 @@ else
   all_launched='^structure: the tests have launched every CUDA kernel'
   SIMT_LAUNCHED=$work/launched run build-sanitize -E "$elsewhere|$all_launched"
   SIMT_LAUNCHED=$work/launched run build-sanitize -R "$all_launched"
-  for seed in 1 2; do SIMT_SEED=$seed run build-sanitize -L '^ops$' -E "$slow|gradients"; done
+  for seed in 1 2; do SIMT_SEED=$seed LEFT_OUT="$slow_cases,*gradients*" run build-sanitize/by_file; done
 
   configure thread "${merged[@]}"
   build thread simt_tests runnel_tests
   export OMP_NUM_THREADS=1 SIMT_SEED=3  # ThreadSanitizer does not know OpenMP's barriers
-  run build-thread -L '^ops$|detector' -E "$slow"
+  LEFT_OUT=$slow_cases run build-thread/by_file
+  run build-thread -L detector
   unset OMP_NUM_THREADS SIMT_SEED
 
   configure cuda

@@ -1,7 +1,8 @@
 # discover_tests(target): a ctest test for every test case of a doctest program, labelled with its file
 # (tests/test_matmul.cpp: "matmul"); where its name is an op's or begins with it, with "ops". They are listed whenever
 # the program has been linked. doctest's own doctest_discover_tests would need a test suite around each file, and one
-# process per test case, to find labels.
+# process per test case, to find labels. And in the folder by_file, for ctest --test-dir, a test for each file of an op's
+# tests, of its cases but those that the patterns in $LEFT_OUT name: under sanitizers a process takes long to begin.
 cmake_minimum_required(VERSION 3.22)
 
 if(NOT CMAKE_SCRIPT_MODE_FILE)
@@ -30,6 +31,7 @@ string(REGEX REPLACE "([^;]*/)" "" ops "${OPS}")
 string(REPLACE ";" "|" ops "${ops}")
 string(REGEX MATCHALL "<TestCase [^\n]*" cases "${xml}")
 set(script "")
+set(by_file "")
 foreach(case IN LISTS cases)
   string(REGEX REPLACE ".* name=\"([^\"]*)\".*" "\\1" name "${case}")
   string(REGEX REPLACE ".* filename=\"([^\"]*/)?(test_)?([^\"]*)\\.cpp\".*" "\\3" file "${case}")
@@ -48,8 +50,18 @@ foreach(case IN LISTS cases)
   set(labels ${file})
   if(file MATCHES "^(${ops})(_|$)")
     list(APPEND labels ops)
+    list(APPEND op_files ${file})
   endif()
   string(APPEND script "add_test([==[${name}]==] [==[${PROGRAM}]==] [==[--test-case=${filter}]==] --skip-status=77)\n"
          "set_tests_properties([==[${name}]==] PROPERTIES SKIP_RETURN_CODE 77 LABELS \"${labels}\" COST ${cost})\n")
 endforeach()
 file(WRITE ${OUTPUT} "${script}")
+
+if(op_files)
+  list(REMOVE_DUPLICATES op_files)
+  foreach(file IN LISTS op_files)
+    string(APPEND by_file "add_test(${file} [==[${PROGRAM}]==] --source-file=*/test_${file}.cpp \"--test-case-exclude=\$ENV{LEFT_OUT}\")\n")
+  endforeach()
+  get_filename_component(folder ${OUTPUT} DIRECTORY)
+  file(WRITE ${folder}/by_file/CTestTestfile.cmake "${by_file}")
+endif()
