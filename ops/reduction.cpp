@@ -51,8 +51,8 @@ Tensor mean(const Tensor& x) { return scale(sum(x), 1 / static_cast<float>(x.siz
 namespace {
 
 // The largest numbers over an axis, and the first place of each in it.
-std::pair<Tensor, Indices> largest(const char* op, const Tensor& x, const Axis& a, const Shape& shape) {
-  check(a.n > 0, op, ": an axis of x ", x.shape(), " has no numbers");
+std::pair<Tensor, Indices> largest(const char* op, const Tensor& x, int axis, const Axis& a, const Shape& shape) {
+  check(a.n > 0, op, ": axis ", axis, " of x ", x.shape(), " has no numbers");
   Tensor y(shape, x.device());
   Indices index(shape, x.device());
   DISPATCH(x.device(), max_forward(y.data(), index.data(), x.data(), a.outer, a.n, a.inner));
@@ -64,12 +64,12 @@ std::pair<Tensor, Indices> largest(const char* op, const Tensor& x, const Axis& 
 Indices argmax(const Tensor& x) {
   refuse_gradient("argmax", "x", x);
   const Axis a("argmax", x.shape(), -1);
-  return largest("argmax", x, a, a.reduced).second;
+  return largest("argmax", x, -1, a, a.reduced).second;
 }
 
 Tensor max(const Tensor& x, int axis, bool keep_axis) {
   const Axis a("max", x.shape(), axis);
-  const std::pair<Tensor, Indices> found = largest("max", x, a, keep_axis ? a.kept : a.reduced);
+  const std::pair<Tensor, Indices> found = largest("max", x, axis, a, keep_axis ? a.kept : a.reduced);
   return record("max", {x}, found.first,
                 [a, index = found.second, shape = x.shape()](const Tensor& dy) -> std::vector<Tensor> {
                   Tensor dx(shape, dy.device());
