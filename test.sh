@@ -80,7 +80,7 @@ done
 
 # The sanitized builds compile several files as one, which is faster; names in the unnamed namespaces of neighbouring files
 # may not be the same, then. That each includes what it needs, CI sees in a build without precompiled headers.
-merged=(-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=6)
+merged=(-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16)
 by=("${merged[@]}")
 if ! ./setup.sh --sanitizers >/dev/null 2>&1 ||
   ! echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |

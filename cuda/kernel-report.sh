@@ -28,9 +28,6 @@ export limits='
   lsh_sort                          28
   lsh_(hash|rotations)               5
   sinkhorn_[a-z]+                   31
-  mix_blocks_[a-z]+                 13
-  block_sums_[a-z]+                 45
-  project_positions_[a-z]+           8
   positive_random_features_[a-z]+    7
   random_projection                 18
   attention_products                 7

@@ -14,22 +14,11 @@ Tensor positive_random_features(const Tensor& x, const Tensor& projection);  // 
 // [F,E]: normal rows, made orthogonal E at a time, which lowers the variance of the estimate.
 Tensor random_projection(int64_t features, int64_t e, Key key, Device device = Device::cpu);
 
-// Learned sums over positions: y[b,r] = sum_j p[j,r] x[b,j] over the j < lengths[b], or all if lengths are empty. At
-// padding, the gradient of x is 0.
-Tensor project_positions(const Tensor& x, const Tensor& p,
-                         const Indices& lengths = {});  // [B,S,...] [at least S,R] [B] -> [B,R,...]
-
-// What Sparse Sinkhorn Attention (Tay et al. 2020) is made of. Blocks of positions are those of BlockPattern, N in all;
-// positions j >= lengths[b] are padding, which is 0 where sums are taken (lengths empty: there is none).
-Tensor block_sums(const Tensor& x, int64_t block, const Indices& lengths = {});  // [B,S,H,E] [B] -> [B,N,H,E]
+// For Sparse Sinkhorn Attention (Tay et al. 2020), whose positions are in N blocks; those j >= lengths[b] are padding.
 // Doubly stochastic matrices: e^logits of the first N columns, whose rows and then columns are normalised, `iterations`
 // times. Rows and columns of blocks that are padding alone are 0.
 Tensor sinkhorn(const Tensor& logits, int64_t iterations, int64_t block,
                 const Indices& lengths = {});  // [B,N,H,at least N] [B] -> [B,H,N,N]
-// The blocks sum_c p[b,h,r,c] x_c, and behind them x itself.
-Tensor mix_blocks(const Tensor& p, const Tensor& x, int64_t block,
-                  const Indices& lengths = {});  // [B,H,N,N] [B,S,H,E] [B] -> [B,N block + S,H,E]
-
 // Reformer's attention (Kitaev et al. 2020): in each of several rounds, positions are hashed into buckets by a random
 // rotation per head, sorted by bucket and cut into chunks; a query sees the keys of its bucket in its chunk and in the
 // one before, but itself only if it sees nothing else in any round. Keys are the queries, normalised to unit length.

@@ -4,6 +4,7 @@
 
 #include "engine/check.h"
 #include "engine/tape.h"
+#include "ops/checks.h"
 #include "ops/elementwise.h"
 #include "ops/kernels/reductions.h"
 #include "ops/reductions.h"
@@ -86,6 +87,16 @@ Tensor sum_to(Tensor x, const Shape& shape) {
   for (int axis = 0; axis < x.shape().rank(); ++axis)
     if (x.shape()[axis] != 1 && (axis < leading || shape[axis - leading] == 1)) x = sum(x, axis, true);
   return reshape(x, shape);
+}
+
+Tensor mean_positions(const Tensor& x, const Indices& lengths) {
+  const char* const op = "mean_positions";
+  check(x.shape().rank() == 3 && x.shape()[1] > 0, op, ": x ", x.shape(), " is not [B,L,D] with positions");
+  const int64_t batch = x.shape()[0], length = x.shape()[1];
+  if (!lengths) return mean(x, 1);
+  check_lengths(op, lengths, batch, length);
+  const Tensor counts = sum(zero_padding(Tensor::full(Shape{batch, length}, 1, x.device()), lengths), 1, true);
+  return sum(zero_padding(x, lengths), 1) / maximum(counts, Tensor(Shape{1}, {1.0f}, x.device()));
 }
 
 Tensor cumulative_sum(const Tensor& x, int axis) {

@@ -1,8 +1,9 @@
-// Rows read and written by an index in device memory.
+// Rows read and written by an index in device memory, and rows that are padding.
 #include <vector>
 
 #include "engine/check.h"
 #include "engine/tape.h"
+#include "ops/checks.h"
 #include "ops/kernels/layers.h"
 #include "ops/kernels/shapes.h"
 #include "ops/shapes.h"
@@ -27,6 +28,23 @@ Tensor gather(const Tensor& x, const Indices& rows) {
     DISPATCH(device, embedding_backward(dx.data(), dy.data(), rows.data(), 1, count, all, n, 0, {}));
     return {dx};
   });
+}
+
+Tensor zero_padding(const Tensor& x, const Indices& lengths) {
+  const char* const op = "zero_padding";
+  if (!lengths) return x;
+  const Shape shape = x.shape();
+  const Device device = device_of(op, x, lengths);
+  check(shape.rank() >= 2, op, ": x ", shape, " is not [B,L,...]");
+  check_lengths(op, lengths, shape[0], shape[1]);
+  const auto padded_with_zeros = [=](const Tensor& from) {
+    Tensor y(shape, device);
+    const int64_t row = shape.without_first().without_first().size();
+    DISPATCH(device, zero_padding(y.data(), from.data(), lengths.data(), shape[0], shape[1], row));
+    return y;
+  };
+  return record(op, {x}, padded_with_zeros(x),
+                [=](const Tensor& dy) -> std::vector<Tensor> { return {padded_with_zeros(dy)}; });
 }
 
 Indices shifted(const Indices& x, int64_t by) {

@@ -23,6 +23,9 @@ struct Window {
 };
 Tensor unfold(const Tensor& x, const Window& window);  // [B,H,W,C] -> [B,rows,columns, height width C]
 
+// x, and 0 at padding, the positions j >= lengths[b], where x may be anything; x itself if lengths are empty.
+Tensor zero_padding(const Tensor& x, const Indices& lengths);  // [B,L,...] [B] -> [B,L,...]
+
 Indices shifted(const Indices& x, int64_t by);  // x + by
 
 // In place, without gradients: what sampling and optimizers need. Indices and positions may lie on the device, so that

@@ -76,6 +76,11 @@ std::vector<OpCase> all_ops() {
       {"rms_norm", {x, b}, [](const Inputs& in) { return rms_norm(in[0], in[1]); }},
       {"l2_normalize", {x}, [](const Inputs& in) { return l2_normalize(in[0]); }},
       {"mean_positions", {around_zero({2, 3, 4}, 1)}, [](const Inputs& in) { return mean_positions(in[0], {}); }},
+      {"zero_padding",
+       {x},
+       [](const Inputs& in) {
+         return zero_padding(in[0], Indices(Shape{3}, {4, 0, 1}));
+       }},
       {"reshape", {x}, [](const Inputs& in) { return reshape(in[0], Shape{12}); }},
       {"broadcast",
        {b},
@@ -184,12 +189,7 @@ std::vector<OpCase> all_ops() {
       {"positive_random_features",
        {x, around_zero({6, 4}, 1)},
        [](const Inputs& in) { return positive_random_features(in[0], in[1]); }},
-      {"project_positions",
-       {around_zero({2, 5, 3}, 1), around_zero({5, 2}, 2)},
-       [](const Inputs& in) { return project_positions(in[0], in[1]); }},
-      {"block_sums", {q}, [](const Inputs& in) { return block_sums(in[0], 2); }},
       {"sinkhorn", {around_zero({2, 3, 2, 3}, 1)}, [](const Inputs& in) { return sinkhorn(in[0], 3, 2); }},
-      {"mix_blocks", {around_zero({2, 2, 3, 3}, 1), q}, [](const Inputs& in) { return mix_blocks(in[0], in[1], 2); }},
       {"lsh_attention",
        {scale(q, 4), v},  // far from where positions change their buckets
        [](const Inputs& in) {

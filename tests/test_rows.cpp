@@ -1,5 +1,10 @@
 #include "tests/check.h"
 
+#include <cmath>
+
+#include "engine/tape.h"
+#include "ops/elementwise.h"
+#include "ops/reductions.h"
 #include "ops/shapes.h"
 
 using namespace runnel;
@@ -46,4 +51,39 @@ TEST_CASE("shifted adds a number to each index") {
   for (const Device device : devices())
     CHECK(shifted(Indices(Shape{3}, {0, 5, 1 << 20}, device), 64).to_vector() ==
           std::vector<int32_t>{64, 69, (1 << 20) + 64});
+}
+
+TEST_CASE("zero_padding: the numbers before each length, and 0 after them, whatever stands there") {
+  for (const Device device : devices()) {
+    std::vector<float> numbers(3 * 5 * 14);
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i + 1);
+    std::vector<float> expected = numbers, gradient(numbers.size(), 2);
+    const std::vector<int32_t> lengths{5, 0, 3};
+    for (size_t i = 0; i < numbers.size(); ++i)
+      if (static_cast<int32_t>(i / 14 % 5) >= lengths[i / 70]) expected[i] = gradient[i] = 0, numbers[i] = NAN;
+    const Tensor x = Tensor(Shape{3, 5, 2, 7}, numbers, device).set_wants_grad();
+    const Indices padded(Shape{3}, lengths, device);
+    Tape tape;
+    const Tensor y = zero_padding(x, padded);
+    CHECK(y.shape() == x.shape());
+    CHECK(y.to_vector() == expected);
+    CHECK(tape.backward(sum(scale(y, 2))).of(x).to_vector() == gradient);
+    CHECK(zero_padding(x, {}).id() == x.id());
+    CHECK(zero_padding(Tensor(Shape{3, 0, 2}, device), Indices(Shape{3}, {0, 0, 0}, device)).shape() == Shape{3, 0, 2});
+  }
+  check_fails(
+      [] {
+        zero_padding(Tensor(Shape{2}), Indices(Shape{2}, {1, 1}));
+      },
+      "zero_padding: x [2] is not [B,L,...]");
+  check_fails(
+      [] {
+        zero_padding(Tensor(Shape{2, 3}), Indices(Shape{1}, {1}));
+      },
+      "zero_padding: lengths [1] are not one number for each of 2 sequences");
+  check_fails(
+      [] {
+        zero_padding(Tensor(Shape{2, 3}), Indices(Shape{2}, {1, 4}));
+      },
+      "zero_padding: length 4 of sequence 1 is not in [0, 3]");
 }

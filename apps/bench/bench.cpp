@@ -174,10 +174,11 @@ void Table::note(const std::string& text) {
 }
 
 void add_bench(Subcommand program, Command& chosen) {
-  const Subcommand bench = program.add("bench", "speed and memory on this machine: the paper's figures and tables");
-  for (const auto add : {add_attention, add_training_speed, add_reading, add_generation, add_convergence, add_lra,
-                         add_lra_speed, add_speech_bench, add_speech_layers, add_kernels, add_ladder, add_scaling})
-    add(bench, chosen);
+  program.add("bench", "speed and memory on this machine: the paper's figures and tables", [&chosen](Subcommand bench) {
+    for (const auto add : {add_attention, add_training_speed, add_reading, add_generation, add_convergence, add_lra,
+                           add_lra_speed, add_speech_bench, add_speech_layers, add_kernels, add_ladder, add_scaling})
+      add(bench, chosen);
+  });
 }
 
 }  // namespace runnel

@@ -115,7 +115,8 @@ std::vector<Kernel> kernels(Device device) {
   CASE(3 * N, 4 * N, softmax_backward, x0.data(), g.data(), a.data(), rows, d, false);
   CASE(2 * N, N, cumulative_sum, x0.data(), a.data(), batch, length, d, false);
   CASE(2 * N, N, dropout, x0.data(), a.data(), n, dropped);
-  CASE(R * D + F * D + R * F, 2 * R * D * F, matmul, y_wide.data(), a.data(), w.data(), 1, rows, f, d, false, true);
+  CASE(R * D + F * D + R * F, 2 * R * D * F, matmul, y_wide.data(), a.data(), w.data(), 1, rows, f, d, false, true,
+       false);
   CASE(R * D + F * D + R * F, 2 * R * D * F, linear_forward, y_wide.data(), a.data(), w.data(), bias.data(),
        LinearSizes{1, rows, f, d}, Activation::relu, none);
   CASE(2 * (R * D + F * D + R * F), 4 * R * D * F, linear_backward, x0.data(), weight_gradient.data(), small1.data(),
@@ -198,25 +199,13 @@ std::vector<Kernel> kernels(Device device) {
        lists_of(pattern), nullptr, sizes);
   CASE(8 * N, 10 * nearby * E, block_sparse_attention_backward, x0.data(), x1.data(), x2.data(), g.data(), a.data(),
        l.data(), a.data(), b.data(), c.data(), lists_of(pattern), nullptr, sizes);
-  constexpr int64_t rank = 16;
-  const PositionSizes projected{batch, length, d, length, rank};
-  const Tensor p = floats({length, rank});
-  CASE(N, 2 * N * rank, project_positions_forward, x0.data(), a.data(), p.data(), nullptr, projected);
-  CASE(2 * N, 4 * N * rank, project_positions_backward, x0.data(), x1.data(), g.data(), a.data(), p.data(), nullptr,
-       projected);
-  const BlockSizes blocks{batch, length, heads, e, 16};
-  const SinkhornSizes mixed{batch, blocks.blocks(), heads, blocks.blocks(), blocks.block, 5};
-  const double matrices = S * static_cast<double>(mixed.blocks * mixed.blocks), mixing = N * length / 16;
+  const SinkhornSizes mixed{batch, length / 16, heads, length / 16, 16, 5};
+  const double matrices = S * static_cast<double>(mixed.blocks * mixed.blocks);
   const Tensor mixture = Tensor::full({sequences, mixed.blocks, mixed.blocks}, 1, device);
-  Tensor with_mixed = floats({2 * n}), small2 = Tensor::full({sequences, mixed.blocks, mixed.blocks}, 0, device);
-  CASE(N, N, block_sums_forward, x0.data(), a.data(), nullptr, blocks);
-  CASE(N, N, block_sums_backward, x0.data(), a.data(), nullptr, blocks);
+  Tensor small2 = Tensor::full({sequences, mixed.blocks, mixed.blocks}, 0, device);
   CASE(2 * matrices, 20 * matrices, sinkhorn_forward, small2.data(), a.data(), nullptr, mixed);
   CASE(4 * matrices, 50 * matrices, sinkhorn_backward, small2.data(), g.data(), mixture.data(), a.data(), nullptr,
        mixed);
-  CASE(3 * N, 2 * mixing, mix_blocks_forward, with_mixed.data(), mixture.data(), a.data(), nullptr, blocks);
-  CASE(4 * N, 4 * mixing, mix_blocks_backward, small2.data(), x0.data(), with_mixed.data(), mixture.data(), a.data(),
-       nullptr, blocks);
   const Tensor logits_bias = floats({heads, length, length});
   Tensor bias_gradient(logits_bias.shape(), device);
   const double all_scores = S * L * L, B = static_cast<double>(logits_bias.size());

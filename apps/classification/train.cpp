@@ -324,15 +324,17 @@ std::vector<ClassificationSettings> classification_presets(const ClassificationD
 
 void add_classification_tasks(Subcommand program, Command& chosen) {
   for (const ClassificationDataset* dataset : classification_datasets) {
-    const Subcommand task = program.add(dataset->name, dataset->help);
-    add_training<ClassificationSettings>(task, chosen, "train a classifier", classification_presets(*dataset),
-                                         [](ClassificationSettings& settings) {
-                                           settings.model_for(2);  // wrong flags are refused before data is read
-                                           const ClassificationData data = load_data(settings);
-                                           return train_classification(settings, data);
-                                         });
-    add_classification_evaluate(task, chosen, *dataset);
-    add_classification_predict(task, chosen, *dataset);
+    program.add(dataset->name, dataset->help, [dataset, &chosen](Subcommand task) {
+      add_training<ClassificationSettings>(
+          task, chosen, "train a classifier", [dataset] { return classification_presets(*dataset); },
+          [](ClassificationSettings& settings) {
+            settings.model_for(2);  // wrong flags are refused before data is read
+            const ClassificationData data = load_data(settings);
+            return train_classification(settings, data);
+          });
+      add_classification_evaluate(task, chosen, *dataset);
+      add_classification_predict(task, chosen, *dataset);
+    });
   }
 }
 

@@ -120,18 +120,23 @@ complete -c runnel -f
 }  // namespace
 
 void add_completion(Subcommand program, Command& chosen) {
-  const Subcommand completion = program.add("completion", "a script that completes command lines in a shell");
-  const struct {
-    const char *shell, *help, *before;
+  struct Shell {
+    const char *name, *help, *before;
     std::string (*script)(const CommandDescription&);
-  } shells[] = {{"bash", "for ~/.bashrc: source <(runnel completion bash)", "", for_bash},
-                {"zsh", "for ~/.zshrc: source <(runnel completion zsh)",
-                 "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n", for_bash},
-                {"fish", "for ~/.config/fish/config.fish: runnel completion fish | source", "", for_fish}};
-  for (const auto& shell : shells)
-    completion.add(shell.shell, shell.help).when_parsed([=, &chosen] {
-      chosen = [=] { return fmt::print("{}{}", shell.before, shell.script(program.describe())), 0; };
-    });
+  };
+  static constexpr Shell shells[] = {
+      {"bash", "for ~/.bashrc: source <(runnel completion bash)", "", for_bash},
+      {"zsh", "for ~/.zshrc: source <(runnel completion zsh)",
+       "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n", for_bash},
+      {"fish", "for ~/.config/fish/config.fish: runnel completion fish | source", "", for_fish}};
+  program.add("completion", "a script that completes command lines in a shell", [=, &chosen](Subcommand completion) {
+    for (const Shell& shell : shells)
+      completion.add(shell.name, shell.help, [=, &chosen](Subcommand command) {
+        command.when_parsed([=, &chosen] {
+          chosen = [=] { return fmt::print("{}{}", shell.before, shell.script(program.describe())), 0; };
+        });
+      });
+  });
 }
 
 }  // namespace runnel

@@ -21,6 +21,16 @@ std::map<const CLI::App*, std::function<Settings()>>& flag_lists() {
   return lists;
 }
 
+// What fills a command that has not been needed so far.
+std::map<CLI::App*, std::function<void(Subcommand)>>& unfilled() {
+  static std::map<CLI::App*, std::function<void(Subcommand)>> commands;
+  return commands;
+}
+
+void fill(CLI::App* command) {
+  if (const auto found = unfilled().extract(command)) found.mapped()(Subcommand(*command));
+}
+
 void check_text(const std::string& flag, const std::string& text) {
   check<UsageError>(!text.empty(), flag, " needs a value that is not empty");
   check<UsageError>(is_utf8(text), flag, " ", excerpt(text), " is not valid UTF-8");
@@ -96,13 +106,14 @@ void check_understood(const CLI::App& program) {
   fail<UsageError>("\"", words, "\" has no flag ", excerpt(flag), close.empty() ? "; --help lists its flags" : close);
 }
 
-// The parser takes --resume=5 for true, and throws what std::stoll does for --resume=yes.
-void check_switches(const CLI::App* command, int argc, char** argv) {
+// Fills the commands that the words name, and checks their switches: the parser takes --resume=5 for true, and throws
+// what std::stoll does for --resume=yes.
+void fill_named_commands(CLI::App* command, int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    for (const CLI::App* below : command->get_subcommands({}))
+    for (CLI::App* below : command->get_subcommands({}))
       if (below->get_name() == word) {
-        command = below;
+        fill(command = below);
         break;
       }
     const size_t equals = word.find('=');
@@ -128,11 +139,11 @@ std::string flag_in(const std::string& text) {
 
 std::string Subcommand::name() const { return app_->get_name(); }
 
-Subcommand Subcommand::add(const std::string& name, const std::string& help, const std::string& footer) const {
-  CLI::App* const app = app_->add_subcommand(name, help);
-  app->footer(footer);
-  return Subcommand(*app);
+void Subcommand::add(const std::string& name, const std::string& help, std::function<void(Subcommand)> fill) const {
+  unfilled()[app_->add_subcommand(name, help)] = std::move(fill);
 }
+
+void Subcommand::set_footer(const std::string& text) const { app_->footer(text); }
 
 void Subcommand::add_flags(const std::function<Settings()>& list) const {
   flag_lists()[app_] = list;
@@ -179,6 +190,7 @@ void Subcommand::add_words(const std::string& name, std::vector<std::string>& wo
 bool Subcommand::is_given(const std::string& flag) const { return app_->get_option("--" + flag)->count() > 0; }
 
 CommandDescription Subcommand::describe() const {
+  fill(app_);
   CommandDescription described;
   described.name = app_->get_name();
   described.help = app_->get_description();
@@ -205,7 +217,7 @@ CommandLine::CommandLine()
 }
 
 std::string CommandLine::parse(int argc, char** argv) const {
-  check_switches(program_.get(), argc, argv);
+  fill_named_commands(program_.get(), argc, argv);
   try {
     program_->parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {

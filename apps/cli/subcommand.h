@@ -29,7 +29,10 @@ class Subcommand {
  public:
   explicit Subcommand(CLI::App& app) : app_(&app) {}
   std::string name() const;
-  Subcommand add(const std::string& name, const std::string& help, const std::string& footer = "") const;
+  // A command of this level. `fill` adds its flags, words and commands once it is known to be needed, since all flags
+  // of all commands take longer to make than many commands to run.
+  void add(const std::string& name, const std::string& help, std::function<void(Subcommand)> fill) const;
+  void set_footer(const std::string& text) const;  // of --help
   // A flag for each setting. `list` is called whenever a value is to be read or set, so the struct may be reassigned.
   void add_flags(const std::function<Settings()>& list) const;
   // Words that are no flags, at most `most`; they are added to `words`.
@@ -59,15 +62,16 @@ class CommandLine {
 template <class Options>
 void add_command(Subcommand parent, Command& chosen, const char* name, const char* help,
                  std::function<int(Options&)> run, const Options& defaults = Options()) {
-  const Subcommand command = parent.add(name, help);
-  const auto options = std::make_shared<Options>(defaults);
-  command.add_flags([options] { return extended(options->list(), {options->quiet_flag()}); });
-  command.when_parsed([=, &chosen] {
-    chosen = [=] {
-      if (options->json) print_text_to_stderr();
-      options->prepare();
-      return run(*options);
-    };
+  parent.add(name, help, [=, &chosen](Subcommand command) {
+    const auto options = std::make_shared<Options>(defaults);
+    command.add_flags([options] { return extended(options->list(), {options->quiet_flag()}); });
+    command.when_parsed([=, &chosen] {
+      chosen = [=] {
+        if (options->json) print_text_to_stderr();
+        options->prepare();
+        return run(*options);
+      };
+    });
   });
 }
 

@@ -35,13 +35,14 @@ std::vector<int64_t> count_first_bytes(const ImageSet& images) {
 }
 
 void add_image_task(Subcommand program, Command& chosen, const ImageDataset& dataset,
-                    const std::vector<ImageSettings>& presets) {
-  const Subcommand task = program.add(dataset.name, dataset.help);
-  add_training_command(task, chosen, presets);
-  add_evaluate(task, chosen, dataset);
-  add_sample(task, chosen, dataset);
-  add_complete(task, chosen, dataset);
-  add_state(task, chosen, dataset);
+                    std::vector<ImageSettings> (*presets)(const ImageDataset&)) {
+  program.add(dataset.name, dataset.help, [presets, &chosen, &dataset](Subcommand task) {
+    add_training_command(task, chosen, [presets, &dataset] { return presets(dataset); });
+    add_evaluate(task, chosen, dataset);
+    add_sample(task, chosen, dataset);
+    add_complete(task, chosen, dataset);
+    add_state(task, chosen, dataset);
+  });
 }
 
 Settings ModelOptions::list() {

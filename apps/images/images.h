@@ -61,7 +61,7 @@ std::vector<ImageSettings> photograph_presets(const ImageDataset& dataset);
 
 // Adds the subcommand with all its commands.
 void add_image_task(Subcommand program, Command& chosen, const ImageDataset& dataset,
-                    const std::vector<ImageSettings>& presets);
+                    std::vector<ImageSettings> (*presets)(const ImageDataset&));
 
 // --- what the commands share ---
 
@@ -137,7 +137,7 @@ Indices tokens_at(const ImageSet& images, bool class_conditional, const std::vec
                   Device device);
 constexpr int64_t stages = 8;  // at which something that grows is shown
 
-void add_training_command(Subcommand task, Command& chosen, const std::vector<ImageSettings>& presets);
+void add_training_command(Subcommand task, Command& chosen, const std::function<std::vector<ImageSettings>()>& presets);
 void add_evaluate(Subcommand task, Command& chosen, const ImageDataset& dataset);
 void add_sample(Subcommand task, Command& chosen, const ImageDataset& dataset);
 void add_complete(Subcommand task, Command& chosen, const ImageDataset& dataset);

@@ -196,7 +196,8 @@ std::vector<ImageSettings> photograph_presets(const ImageDataset& dataset) {
   return presets;
 }
 
-void add_training_command(Subcommand task, Command& chosen, const std::vector<ImageSettings>& presets) {
+void add_training_command(Subcommand task, Command& chosen,
+                          const std::function<std::vector<ImageSettings>()>& presets) {
   add_training<ImageSettings>(task, chosen, "train a model on these images", presets, train_images);
 }
 

@@ -112,7 +112,7 @@ auto read_data(const Checkpoint& checkpoint, const Read& read) {
   }
 }
 
-struct EvaluateOptions : RuntimeOptions {
+struct SpeechEvaluateOptions : RuntimeOptions {
   std::string model, data;
   int64_t limit = 0, batch = 16, beam = 0;
 
@@ -135,7 +135,7 @@ nlohmann::json to_json(const EditDistance& d) {
           {"reference", d.reference}};
 }
 
-int evaluate(EvaluateOptions& o) {
+int evaluate_speech(SpeechEvaluateOptions& o) {
   LoadedTranscriber loaded(o.model, o);
   if (!o.data.empty()) loaded.settings.data = o.data;
   const SpeechTaskData data = load_speech_data(loaded.settings);
@@ -190,7 +190,7 @@ LoadedTranscriber::LoadedTranscriber(const std::string& path, const RuntimeOptio
 }
 
 void add_speech_evaluate(Subcommand task, Command& chosen) {
-  add_command<EvaluateOptions>(task, chosen, "evaluate", "error rates on the test set", evaluate);
+  add_command<SpeechEvaluateOptions>(task, chosen, "evaluate", "error rates on the test set", evaluate_speech);
 }
 
 }  // namespace runnel

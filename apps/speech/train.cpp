@@ -321,14 +321,15 @@ int train_speech(SpeechSettings& settings, const SpeechTaskData& data) {
 }
 
 void add_speech(Subcommand program, Command& chosen) {
-  const Subcommand task =
-      program.add("speech", "recordings of speech, to labels (connectionist temporal classification)");
-  add_training<SpeechSettings>(task, chosen, "train a transcriber", speech_presets(), [](SpeechSettings& settings) {
-    settings.model_for(2);  // wrong flags are refused before data is read
-    return train_speech(settings, load_speech_data(settings));
-  });
-  add_speech_evaluate(task, chosen);
-  add_speech_transcribe(task, chosen);
+  const auto fill = [&chosen](Subcommand task) {
+    add_training<SpeechSettings>(task, chosen, "train a transcriber", speech_presets, [](SpeechSettings& settings) {
+      settings.model_for(2);  // wrong flags are refused before data is read
+      return train_speech(settings, load_speech_data(settings));
+    });
+    add_speech_evaluate(task, chosen);
+    add_speech_transcribe(task, chosen);
+  };
+  program.add("speech", "recordings of speech, to labels (connectionist temporal classification)", fill);
 }
 
 }  // namespace runnel

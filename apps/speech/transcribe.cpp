@@ -235,17 +235,19 @@ int transcribe_all(TranscribeOptions& o) {
 }  // namespace
 
 void add_speech_transcribe(Subcommand task, Command& chosen) {
-  const Subcommand command = task.add("transcribe", "text and labels of recordings, or of audio as it comes");
-  const auto options = std::make_shared<TranscribeOptions>();
-  command.add_flags([options] { return extended(options->list(), {options->quiet_flag()}); });
-  command.add_words("FILE", options->files, "recordings: WAV, FLAC, Ogg", 1 << 20);
-  command.when_parsed([=, &chosen] {
-    chosen = [=] {
-      if (options->json) print_text_to_stderr();
-      options->prepare();
-      return transcribe_all(*options);
-    };
-  });
+  const auto fill = [&chosen](Subcommand command) {
+    const auto options = std::make_shared<TranscribeOptions>();
+    command.add_flags([options] { return extended(options->list(), {options->quiet_flag()}); });
+    command.add_words("FILE", options->files, "recordings: WAV, FLAC, Ogg", 1 << 20);
+    command.when_parsed([=, &chosen] {
+      chosen = [=] {
+        if (options->json) print_text_to_stderr();
+        options->prepare();
+        return transcribe_all(*options);
+      };
+    });
+  };
+  task.add("transcribe", "text and labels of recordings, or of audio as it comes", fill);
 }
 
 }  // namespace runnel

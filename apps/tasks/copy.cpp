@@ -194,10 +194,11 @@ std::vector<CopySettings> copy_presets() {
 int train_copy(CopySettings& settings) { return train(CopyTraining(settings), settings, config_json(settings)); }
 
 void add_copy(Subcommand program, Command& chosen) {
-  const Subcommand copy = program.add("copy", "the copy task (figure 2); needs no data");
-  add_training<CopySettings>(copy, chosen, "train a model; defaults are the paper's", copy_presets(), train_copy);
-  add_command<EvaluateOptions>(copy, chosen, "evaluate", "masked accuracy, and some sequences with the model's copy",
-                               evaluate_copy);
+  program.add("copy", "the copy task (figure 2); needs no data", [&chosen](Subcommand copy) {
+    add_training<CopySettings>(copy, chosen, "train a model; defaults are the paper's", copy_presets, train_copy);
+    add_command<EvaluateOptions>(copy, chosen, "evaluate", "masked accuracy, and some sequences with the model's copy",
+                                 evaluate_copy);
+  });
 }
 
 }  // namespace runnel

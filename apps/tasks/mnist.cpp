@@ -31,6 +31,6 @@ const ImageDataset mnist{
 
 }  // namespace
 
-void add_mnist(Subcommand program, Command& chosen) { add_image_task(program, chosen, mnist, image_presets(mnist)); }
+void add_mnist(Subcommand program, Command& chosen) { add_image_task(program, chosen, mnist, image_presets); }
 
 }  // namespace runnel

@@ -106,19 +106,18 @@ void check_same_run(const nlohmann::json& began, TrainSettings& now);
 // What --help shows below the flags: the values of each preset, side by side.
 std::string preset_table(const std::vector<nlohmann::json>& presets);
 
-// The subcommand `train`. S derives from TrainSettings; the first preset is the default. Precedence: the preset, or
-// with --resume the run's config.json; then the file --config; then the flags that were given.
+// The flags and the function of the subcommand `train` of a task.
 template <class S>
-void add_training(Subcommand task, Command& chosen, const char* help, std::vector<S> presets,
-                  std::function<int(S&)> run) {
+void add_training_flags(Subcommand command, Command& chosen, const std::string& task, std::vector<S> presets,
+                        const std::function<int(S&)>& run) {
   Choices names;
   std::vector<nlohmann::json> values;
   for (S& preset : presets) {
-    preset.out = "runs/" + task.name();
+    preset.out = "runs/" + task;
     names.push_back(preset.preset);
     values.push_back(config_json(preset));
   }
-  const Subcommand command = task.add("train", help, preset_table(values));
+  command.set_footer(preset_table(values));
   const auto settings = std::make_shared<S>(presets[0]);
   command.add_flags([settings, names] {
     return extended(
@@ -166,6 +165,15 @@ void add_training(Subcommand task, Command& chosen, const char* help, std::vecto
       return run(*settings);
     };
   });
+}
+
+// The subcommand `train`. S derives from TrainSettings; the first preset is the default. Precedence: the preset, or
+// with --resume the run's config.json; then the file --config; then the flags that were given.
+template <class S>
+void add_training(Subcommand task, Command& chosen, const char* help, std::function<std::vector<S>()> make_presets,
+                  std::function<int(S&)> run) {
+  task.add("train", help,
+           [=, &chosen](Subcommand command) { add_training_flags(command, chosen, task.name(), make_presets(), run); });
 }
 
 }  // namespace runnel

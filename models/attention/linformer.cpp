@@ -5,7 +5,8 @@
 
 #include "engine/check.h"
 #include "models/attention.h"
-#include "ops/approximate_attention.h"
+#include "ops/linear.h"
+#include "ops/shapes.h"
 #include "ops/softmax_attention.h"
 
 namespace runnel {
@@ -24,7 +25,12 @@ class LinformerAttention : public AttentionLayer {
   Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionContext& context) const override {
     check(k.shape()[1] <= projection_.shape()[0], "linformer: a sequence of ", k.shape()[1],
           " positions is longer than the layer's longest, ", projection_.shape()[0]);
-    const auto project = [&](const Tensor& x) { return project_positions(x, projection_, context.lengths); };
+    const Tensor rows = slice(projection_, 0, 0, k.shape()[1]);
+    const auto project = [&](const Tensor& x) {
+      const Shape& s = x.shape();
+      const Tensor positions = reshape(zero_padding(x, context.lengths), Shape{s[0], s[1], s[2] * s[3]});
+      return reshape(matmul(rows, positions, true), Shape{s[0], rows.shape()[1], s[2], s[3]});
+    };
     return softmax_attention(q, project(k), project(v), {.causal = false});
   }
   Parameters parameters() const override { return {{"projection", projection_}}; }

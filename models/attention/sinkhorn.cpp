@@ -8,6 +8,7 @@
 #include "models/layers.h"
 #include "ops/approximate_attention.h"
 #include "ops/linear.h"
+#include "ops/reductions.h"
 #include "ops/shapes.h"
 
 namespace runnel {
@@ -28,10 +29,9 @@ class SinkhornAttention : public AttentionLayer {
           max_length_);
     check(q.shape()[1] == length, "sinkhorn: q ", q.shape(), " and k ", k.shape(), " must have the same length");
     const Indices& lengths = context.lengths;
-    const Tensor logits = linear(block_sums(k, block_, lengths), sort_, {});
-    const Tensor p = sinkhorn(logits, iterations_, block_, lengths);
-    const auto with_sorted = [&](const Tensor& x) { return mix_blocks(p, x, block_, lengths); };
-    return attend_(q, with_sorted(k), with_sorted(v),
+    const Tensor k_blocks = in_blocks(k, lengths);
+    const Tensor p = sinkhorn(linear(sum(k_blocks, 2), sort_, {}), iterations_, block_, lengths);
+    return attend_(q, sorted_and_own(p, k_blocks, k), sorted_and_own(p, in_blocks(v, lengths), v),
                    {.lengths = lengths ? shifted(lengths, blocks * block_) : Indices()});
   }
   Parameters parameters() const override { return {{"sort.weight", sort_}}; }
@@ -39,6 +39,23 @@ class SinkhornAttention : public AttentionLayer {
  private:
   static std::vector<int32_t> own_and_sorted(int64_t r, BlockSparseAttention::Blocks count) {
     return {static_cast<int32_t>(r), static_cast<int32_t>(count.queries + r)};
+  }
+
+  // [B,S,H,E] -> [B,N,block,H,E], 0 at padding
+  Tensor in_blocks(const Tensor& x, const Indices& lengths) const {
+    const Shape& s = x.shape();
+    const int64_t blocks = (s[1] + block_ - 1) / block_, lacking = blocks * block_ - s[1];
+    Tensor all = zero_padding(x, lengths);
+    if (lacking > 0) all = concat({all, Tensor::full(Shape{s[0], lacking, s[2], s[3]}, 0, x.device())}, 1);
+    return reshape(all, Shape{s[0], blocks, block_, s[2], s[3]});
+  }
+  // [B,H,N,N] [B,N,block,H,E] [B,S,H,E] -> [B,N block + S,H,E]
+  static Tensor sorted_and_own(const Tensor& p, const Tensor& x_blocks, const Tensor& x) {
+    const Shape& s = x_blocks.shape();
+    const Tensor by_head = transpose(x_blocks, {0, 3, 1, 2, 4});  // [B,H,N,block,E]
+    const Tensor mixed = matmul(p, reshape(by_head, Shape{s[0], s[3], s[1], s[2] * s[4]}));
+    const Tensor sorted = transpose(reshape(mixed, by_head.shape()), {0, 2, 3, 1, 4});
+    return concat({reshape(sorted, Shape{s[0], s[1] * s[2], s[3], s[4]}), x}, 1);
   }
 
   int64_t block_, iterations_, max_length_;

@@ -5,20 +5,10 @@
 
 #include "engine/check.h"
 #include "ops/attention_mask.h"
+#include "ops/checks.h"
 #include "ops/kernels/attention_sizes.h"
 
 namespace runnel {
-
-// Throws unless lengths are empty or one number in [0, longest] for each sequence.
-inline void check_lengths(const char* op, const Indices& lengths, int64_t sequences, int64_t longest) {
-  if (!lengths) return;
-  check(lengths.shape() == Shape{sequences}, op, ": lengths ", lengths.shape(), " are not one number for each of ",
-        sequences, " sequences");
-  if (lengths.device() == Device::cpu)
-    for (int64_t b = 0; b < sequences; ++b)
-      check(lengths.data()[b] >= 0 && lengths.data()[b] <= longest, op, ": length ", lengths.data()[b], " of sequence ",
-            b, " is not in [0, ", longest, "]");
-}
 
 // Throws unless q [B,L,H,E], k [B,S,H,E], v [B,S,H,M] and the mask fit together.
 inline AttentionSizes check_attention(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,

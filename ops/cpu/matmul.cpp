@@ -34,12 +34,13 @@ void gemm(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_
 }  // namespace
 
 void cpu::matmul(float* c, const float* a, const float* b, int64_t batch, int64_t m, int64_t n, int64_t k,
-                 bool transpose_a, bool transpose_b) {
+                 bool transpose_a, bool transpose_b, bool same_a) {
   if (k == 0) clear(c, batch * m * n);
   if (m == 0 || n == 0 || k == 0) return;
   FirstError error;
   parallel_for(batch, batch * m * n * k >= parallel_from_products, [&](int64_t i) {
-    error.guard([&] { gemm(c + i * m * n, a + i * m * k, b + i * k * n, m, n, k, transpose_a, transpose_b); });
+    error.guard(
+        [&] { gemm(c + i * m * n, a + (same_a ? 0 : i * m * k), b + i * k * n, m, n, k, transpose_a, transpose_b); });
   });
   error.rethrow();
 }

@@ -53,10 +53,11 @@ void make_orthogonal(float* x, int64_t rows, int64_t columns) {
   const Scratch gram(side * side), gram2(side * side), product(n);
   normalise(x, n);
   for (int i = 0; i < newton_schulz_steps; ++i) {
-    cpu::matmul(gram.data(), x, x, 1, side, side, n / side, tall, !tall);
-    cpu::matmul(gram2.data(), gram.data(), gram.data(), 1, side, side, side, false, false);
+    cpu::matmul(gram.data(), x, x, 1, side, side, n / side, tall, !tall, false);
+    cpu::matmul(gram2.data(), gram.data(), gram.data(), 1, side, side, side, false, false, false);
     combine(gram.data(), b, gram.data(), c, gram2.data(), side * side);
-    cpu::matmul(product.data(), tall ? x : gram.data(), tall ? gram.data() : x, 1, rows, columns, side, false, false);
+    cpu::matmul(product.data(), tall ? x : gram.data(), tall ? gram.data() : x, 1, rows, columns, side, false, false,
+                false);
     combine(x, a, x, 1, product.data(), n);
   }
 }

@@ -19,24 +19,6 @@ KERNEL(positive_random_features_backward(float* dp, float* dx, const float* dy, 
 // rows before it from the last multiple of e on, and as long as the row of the numbers key.fold(1).normal(r e + i).
 KERNEL(random_projection(float* w, Key key, int64_t features, int64_t e))
 
-// y[b,r,c] = sum_{j < lengths[b]} p[j,r] x[b,j,c] (lengths null: over all): x [B,S,C], p [rows,R], y [B,R,C]; rows >=
-// S. dx is 0 at padding, dp from row S on.
-struct PositionSizes {
-  int64_t batch, length, width, rows, rank;  // B, S, C, rows, R
-};
-KERNEL(project_positions_forward(float* y, const float* x, const float* p, const int32_t* lengths, PositionSizes sizes))
-KERNEL(project_positions_backward(float* dx, float* dp, const float* dy, const float* x, const float* p,
-                                  const int32_t* lengths, PositionSizes sizes))
-
-// x [B,S,H,E] in N blocks of positions, of which the last may be shorter; lengths [B] (null: all are S).
-struct BlockSizes {
-  int64_t batch, length, heads, width, block;  // B, S, H, E, positions
-  constexpr int64_t blocks() const { return (length + block - 1) / block; }
-};
-// y[b,r] = sum of x[b,j] over the positions j < lengths[b] of block r: y [B,N,H,E]
-KERNEL(block_sums_forward(float* y, const float* x, const int32_t* lengths, BlockSizes sizes))
-KERNEL(block_sums_backward(float* dx, const float* dy, const int32_t* lengths, BlockSizes sizes))
-
 // P [B,H,N,N] from logits [B,N,H,columns], whose first N columns are read: e^logits with rows and columns normalised in
 // turn, see ops/cpu/attention/sinkhorn.cpp. Only blocks that are not padding alone take part; P is 0 in all other rows
 // and columns.
@@ -51,12 +33,6 @@ struct SinkhornSizes {
 KERNEL(sinkhorn_forward(float* p, const float* logits, const int32_t* lengths, SinkhornSizes sizes))
 KERNEL(sinkhorn_backward(float* dlogits, const float* dp, const float* p, const float* logits, const int32_t* lengths,
                          SinkhornSizes sizes))
-
-// y [B,N block + S,H,E]: first the blocks y_r = sum_c p[b,h,r,c] x_c, where positions at padding or past the end are 0,
-// then x.
-KERNEL(mix_blocks_forward(float* y, const float* p, const float* x, const int32_t* lengths, BlockSizes sizes))
-KERNEL(mix_blocks_backward(float* dp, float* dx, const float* dy, const float* p, const float* x,
-                           const int32_t* lengths, BlockSizes sizes))
 
 // Reformer's attention, see ops/cpu/attention/lsh_attention.cpp. S is L.
 constexpr int64_t lsh_most = 256;           // E, M and the positions of a chunk

@@ -9,9 +9,10 @@
 
 namespace runnel {
 
-// c[m,n] = op(a) op(b), where op transposes if its flag is set: a is [m,k] or [k,m], b is [k,n] or [n,k].
+// c[batch,m,n] = op(a) op(b), where op transposes if its flag is set: a is [batch,m,k] or [batch,k,m], or one such
+// matrix for all if `same_a`; b is [batch,k,n] or [batch,n,k].
 KERNEL(matmul(float* c, const float* a, const float* b, int64_t batch, int64_t m, int64_t n, int64_t k,
-              bool transpose_a, bool transpose_b))
+              bool transpose_a, bool transpose_b, bool same_a))
 
 // Of several linear layers with one input.
 struct LinearSizes {

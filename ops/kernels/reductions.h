@@ -17,10 +17,4 @@ KERNEL(cumulative_sum(float* y, const float* x, int64_t outer, int64_t n, int64_
 KERNEL(softmax_forward(float* y, const float* x, int64_t rows, int64_t n, bool log))
 KERNEL(softmax_backward(float* dx, const float* dy, const float* y, int64_t rows, int64_t n, bool log))
 
-// y[b] = mean of x[b,l] over l < lengths[b] (null: all), 0 if there are none: [B,L,D] -> [B,D]
-KERNEL(mean_positions_forward(float* y, const float* x, const int32_t* lengths, int64_t batch, int64_t length,
-                              int64_t d))
-KERNEL(mean_positions_backward(float* dx, const float* dy, const int32_t* lengths, int64_t batch, int64_t length,
-                               int64_t d))
-
 }  // namespace runnel

@@ -22,6 +22,8 @@ KERNEL(unfold_backward(float* dx, const float* dy, WindowSizes sizes))
 KERNEL(put_row(int32_t* rows, const int32_t* row, const int32_t* index, int64_t n))
 // y[i] = x[i] + by
 KERNEL(shift(int32_t* y, const int32_t* x, int64_t by, int64_t n))
+// y [batch,length,row] = x, and 0 at the positions j >= lengths[b]
+KERNEL(zero_padding(float* y, const float* x, const int32_t* lengths, int64_t batch, int64_t length, int64_t row))
 // position[0] += 1; where that is `period`, 0
 KERNEL(advance(int32_t* position, int64_t period))
 

@@ -1,5 +1,4 @@
-// What Sparse Sinkhorn Attention (Tay et al. 2020) is made of: sums of blocks of positions, doubly stochastic matrices
-// by Sinkhorn's normalisation, and blocks mixed by them.
+// Doubly stochastic matrices by Sinkhorn's normalisation, for Sparse Sinkhorn Attention (Tay et al. 2020).
 //
 // Rows and columns of e^x are normalised in turn, in the logarithm: with u_0 = v_0 = 0, step k of n finds
 //
@@ -14,10 +13,6 @@
 
 namespace runnel {
 namespace {
-
-int64_t seen_positions(const int32_t* lengths, const BlockSizes& s, int64_t b) {
-  return lengths ? lengths[b] : s.length;
-}
 
 // One sequence's x, and the u and v of every step.
 class Balance {
@@ -105,51 +100,7 @@ class Balance {
   float *x_, *g_, *steps_;
 };
 
-// Some positions [t, t + count) of every block of one sequence, side by side: row c is of block c.
-struct BlockColumns {
-  BlockSizes s;
-  int64_t t, count;
-  void load(const Matrix& to, const SequenceRows<const float>& from, int64_t end) const {
-    to.clear();
-    for (int64_t c = 0; c < s.blocks(); ++c)
-      for (int64_t i = 0; i < count && c * s.block + t + i < end; ++i)
-        copy_numbers(to.row(c) + i * s.width, from(c * s.block + t + i), s.width);
-  }
-};
-// Positions of a block that are taken at a time.
-int64_t positions_together(const BlockSizes& s) { return std::clamp<int64_t>(128 / s.width, 1, s.block); }
-
-void load_mixture(const Matrix& to, const float* p, int64_t n, int64_t blocks) {
-  to.clear();
-  for (int64_t r = 0; r < blocks; ++r) copy_numbers(to.row(r), p + (n * blocks + r) * blocks, blocks);
-}
-template <class T>
-SequenceRows<T> head_rows(const BlockSizes& s, T* x, int64_t n, int64_t length) {
-  return rows_of_sequence(x, n, length, s.heads, s.width, 1);
-}
-
 }  // namespace
-
-void cpu::block_sums_forward(float* y, const float* x, const int32_t* lengths, BlockSizes s) {
-  const int64_t row = s.heads * s.width;
-  parallel_for(s.batch * s.blocks(), s.batch * s.length * row >= parallel_from, [=](int64_t i) {
-    const int64_t b = i / s.blocks(), first = i % s.blocks() * s.block;
-    clear(y + i * row, row);
-    for (int64_t j = first; j < std::min(first + s.block, seen_positions(lengths, s, b)); ++j)
-      accumulate(y + i * row, x + (b * s.length + j) * row, row);
-  });
-}
-
-void cpu::block_sums_backward(float* dx, const float* dy, const int32_t* lengths, BlockSizes s) {
-  const int64_t row = s.heads * s.width;
-  parallel_rows(s.batch * s.length, row, [=](int64_t i) {
-    const int64_t b = i / s.length, j = i % s.length;
-    if (j < seen_positions(lengths, s, b))
-      copy_numbers(dx + i * row, dy + (b * s.blocks() + j / s.block) * row, row);
-    else
-      clear(dx + i * row, row);
-  });
-}
 
 // Threads share the sequences.
 void cpu::sinkhorn_forward(float* p, const float* logits, const int32_t* lengths, SinkhornSizes s) {
@@ -191,72 +142,6 @@ void cpu::sinkhorn_backward(float* dlogits, const float* dp, const float* p, con
         copy_numbers(row, balance.gradient(r), count);
         clear(row + count, s.columns - count);
       }
-    }
-  }
-}
-
-// Threads share the sequences, and positions of the blocks.
-void cpu::mix_blocks_forward(float* y, const float* p, const float* x, const int32_t* lengths, BlockSizes s) {
-  const int64_t blocks = s.blocks(), rows = padded(blocks), mixed = blocks * s.block, all = mixed + s.length;
-  const int64_t together = positions_together(s), columns = padded(together * s.width);
-  const ThreadScratch scratch(rows * (rows + 2 * columns));
-#pragma omp parallel
-  {
-    Arena arena(scratch.this_thread());
-    const Matrix ps = arena.matrix(rows, rows), xs = arena.matrix(rows, columns), ys = arena.matrix(rows, columns);
-#pragma omp for collapse(2) schedule(static)
-    for (int64_t n = 0; n < s.batch * s.heads; ++n)
-      for (int64_t t = 0; t < s.block; t += together) {
-        const BlockColumns part{s, t, std::min(together, s.block - t)};
-        load_mixture(ps, p, n, blocks);
-        part.load(xs, head_rows(s, x, n, s.length), seen_positions(lengths, s, n / s.heads));
-        multiply(ys, ps, xs, Store::set);
-        const auto to = head_rows(s, y, n, all);
-        for (int64_t r = 0; r < blocks; ++r)
-          for (int64_t i = 0; i < part.count; ++i)
-            copy_numbers(to(r * s.block + t + i), ys.row(r) + i * s.width, s.width);
-      }
-  }
-  const int64_t row = s.heads * s.width;
-  parallel_rows(s.batch * s.length, row, [=](int64_t i) {
-    copy_numbers(y + (i / s.length * all + mixed + i % s.length) * row, x + i * row, row);
-  });
-}
-
-// Threads share the sequences.
-void cpu::mix_blocks_backward(float* dp, float* dx, const float* dy, const float* p, const float* x,
-                              const int32_t* lengths, BlockSizes s) {
-  const int64_t blocks = s.blocks(), rows = padded(blocks), mixed = blocks * s.block, all = mixed + s.length;
-  const int64_t together = positions_together(s), columns = padded(together * s.width);
-  const ThreadScratch scratch(rows * (2 * rows + 4 * columns));
-#pragma omp parallel
-  {
-    Arena arena(scratch.this_thread());
-    const Matrix ps = arena.matrix(rows, rows), dps = arena.matrix(rows, rows), xs = arena.matrix(rows, columns),
-                 dxs = arena.matrix(rows, columns), dys = arena.matrix(rows, columns),
-                 columns_of_x = arena.matrix(columns, rows);
-#pragma omp for schedule(static)
-    for (int64_t n = 0; n < s.batch * s.heads; ++n) {
-      const int64_t end = seen_positions(lengths, s, n / s.heads);
-      const auto dy_n = head_rows(s, dy, n, all);
-      const auto dx_n = head_rows(s, dx, n, s.length);
-      load_mixture(ps, p, n, blocks);
-      dps.clear();
-      for (int64_t t = 0; t < s.block; t += together) {
-        const BlockColumns part{s, t, std::min(together, s.block - t)};
-        part.load(xs, head_rows(s, x, n, s.length), end);
-        part.load(dys, dy_n, mixed);
-        transpose(columns_of_x, xs);
-        multiply(dps, dys, columns_of_x, Store::add);
-        multiply_transposed(dxs, ps, dys, Store::set);
-        for (int64_t c = 0; c < blocks; ++c)
-          for (int64_t i = 0; i < part.count && c * s.block + t + i < s.length; ++i) {
-            const int64_t j = c * s.block + t + i;
-            copy_numbers(dx_n(j), dy_n(mixed + j), s.width);
-            if (j < end) add_scaled(dx_n(j), 1, dxs.row(c) + i * s.width, s.width);
-          }
-      }
-      for (int64_t r = 0; r < blocks; ++r) copy_numbers(dp + (n * blocks + r) * blocks, dps.row(r), blocks);
     }
   }
 }
