@@ -96,7 +96,7 @@ Tensor mean_positions(const Tensor& x, const Indices& lengths) {
   if (!lengths) return mean(x, 1);
   check_lengths(op, lengths, batch, length);
   const Tensor counts = sum(zero_padding(Tensor::full(Shape{batch, length}, 1, x.device()), lengths), 1, true);
-  return sum(zero_padding(x, lengths), 1) / maximum(counts, Tensor(Shape{1}, {1.0f}, x.device()));
+  return sum(zero_padding(x, lengths), 1) / maximum(counts, Tensor::full(Shape{1}, 1, x.device()));
 }
 
 Tensor cumulative_sum(const Tensor& x, int axis) {

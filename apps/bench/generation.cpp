@@ -100,7 +100,7 @@ double seconds_uncached(const GenerationOptions& o, const AutoregressiveTransfor
 
 // How many images are drawn at once. A GPU needs thousands to be busy; without a state, a batch of sequences is enough.
 std::vector<int64_t> counts(const GenerationOptions& o, const Row& row) {
-  if (o.chosen_device() == Device::cpu) return {1, 8, 64};
+  if (o.chosen_device() == Device::cpu || cuda_is_emulated()) return {1, 8, 64};
   return row.incremental ? std::vector<int64_t>{1, 64, 1024, 4096, 16384} : std::vector<int64_t>{1, 64};
 }
 

@@ -1,6 +1,7 @@
 // Sinkhorn's normalisation: ops/cpu/attention/sinkhorn.cpp has the derivation and the letters x, u, v, g.
 #include <cmath>
 
+#include "cuda/launch.h"
 #include "cuda/temporary.h"
 #include "ops/kernels/approximate_attention.h"
 
