@@ -32,7 +32,9 @@ cp "$here/CMakeLists.txt" "$work"
 awk -v to="$work/program" '/^```cpp$/ { on = ++n; next } /^```$/ { on = 0 } on { print > (to n ".cpp") }' "$here/../../docs/library.md"
 [ "$2" != subdirectory ] || cmake -S "$work" -B "$work/whole" -DRUNNEL_SOURCE="$here/../.." -DPROGRAMS=1
 cmake -S "$work" -B "$work/build" "${arguments[@]}" -DPROGRAMS="${programs// /;}"
-cmake --build "$work/build" --parallel "$(nproc)"
+targets=()
+[ "$2" != subdirectory ] || targets=(--target program1 example_attention_from_ops example_custom_op)  # core builds all
+cmake --build "$work/build" --parallel "$(nproc)" "${targets[@]}"
 cd "$work"
 for program in $programs; do "build/program$program" | tee "said$program"; done
 grep -qx 'y = -2.000 x0 + 2.000 x1 + 1.000' said1
