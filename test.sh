@@ -71,7 +71,7 @@ esac
 configure release
 build release
 ./setup.sh --libc++ >/dev/null 2>&1 || true  # with which the core is built once more: without, that test is skipped
-run build
+run build --parallel "$(($(nproc) + 2))"  # more of these wait
 # This processor's instruction set has run: the ops once more with each smaller one.
 for set in baseline avx2 avx512; do
   [[ $(build/runnel --version)$'\n' == *"used as $set"$'\n'* ]] && break
@@ -123,7 +123,7 @@ else
     libraries=$(dirname "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")/lib64
     echo 'int main() {}' |
       g++ -o "$work/linked" -x c++ - -x none $(find build-cuda/CMakeFiles/runnel_{cuda,processes_cuda}.dir -name '*.o') \
-        build/CMakeFiles/runnel_training.dir/apps/{training/communicator,processes/tree_sum}.cpp.o build/librunnel.a \
+        build/CMakeFiles/runnel_{training.dir/apps/training/communicator,processes.dir/apps/processes/tree_sum}.cpp.o build/librunnel.a \
         -L"$libraries" -lcudart_static -lcublasLt -ldnnl -lz -lfftw3 -lsndfile -fopenmp -ldl -lrt -lpthread ||
       status=$?
     if [ "$status" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi

@@ -1,5 +1,6 @@
 #include "apps/commands.h"
 
+#include "apps/package.h"
 #include "apps/tasks/tasks.h"
 
 namespace runnel {
@@ -11,6 +12,8 @@ void add_completion(Subcommand program, Command& chosen);
 
 void add_commands(Subcommand program, Command& chosen) {
   for (const auto add : all_tasks) add(program, chosen);
+  for (const Package* package : packages())
+    if (package->add_commands) package->add_commands(program, chosen);
   for (const auto add : {add_check, add_bench, add_runs, add_completion}) add(program, chosen);
 }
 

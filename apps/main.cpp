@@ -13,7 +13,7 @@
 #include "apps/cli/output.h"
 #include "apps/cli/waiting.h"
 #include "apps/commands.h"
-#include "apps/processes/launcher.h"
+#include "apps/package.h"
 #include "apps/training/communicator.h"
 #include "engine/check.h"
 #include "engine/file.h"
@@ -69,7 +69,9 @@ int run(int argc, char** argv) {
   try {
     std::string words;  // "copy train"
     for (int i = 1; i < argc && argv[i][0] != '-'; ++i) words.append(i > 1 ? " " : "").append(argv[i]);
-    find_launcher(words);
+    set_own_command(words);
+    for (const Package* package : packages())
+      if (package->find_launcher) package->find_launcher();
     const bool is_rank_0 = processes().rank() == 0;  // which alone prints and writes
     drop_output(!is_rank_0);
     discard_files(!is_rank_0);

@@ -15,7 +15,7 @@ using namespace runnel;
 int main(int argc, char** argv) try {
   check(argc >= 3, "usage: example_load_checkpoint <run folder> <file.png> [seed]");
   const Checkpoint checkpoint = read_checkpoint(argv[1]);  // its best checkpoint, else its last
-  const AutoregressiveTransformer model = load_autoregressive(checkpoint);
+  const AutoregressiveTransformer model = load_model<AutoregressiveTransformer>(checkpoint);
   const int side = checkpoint.config.at("side"), channels = checkpoint.data.value("channels", 1);
   const Key key{argc > 3 ? std::stoull(argv[3]) : 1};
 

@@ -4,21 +4,25 @@
 
 namespace runnel {
 
-// Every kind, in the order of --help: models/attention/<kind>.cpp defines kinds::<kind>.
-// clang-format off
-#define ATTENTION_KINDS(X) \
-  X(linear) X(softmax) X(lsh) X(performer) X(local) X(sparse) X(longformer) X(bigbird) X(linformer) X(sinkhorn) \
-  X(synthesizer)
-// clang-format on
-
+// The core's kinds, in the order of --help, and behind them those of packages: each has models/<package>/kinds.cpp.
 namespace kinds {
-#define DECLARE(kind) extern const AttentionKind kind;
-ATTENTION_KINDS(DECLARE)
-}  // namespace kinds
+extern const AttentionKind linear, softmax, lsh;
+}
+namespace packages {
+#define PACKAGE(name) std::vector<const AttentionKind*> name##_kinds();
+RUNNEL_PACKAGES_WITH_KINDS  // from CMakeLists.txt: PACKAGE(lra)
+#undef PACKAGE
+}  // namespace packages
 
 std::span<const AttentionKind* const> attention_kinds() {
-#define ADDRESS(kind) &kinds::kind,
-  static constexpr const AttentionKind* all[] = {ATTENTION_KINDS(ADDRESS)};
+  static const std::vector<const AttentionKind*> all = [] {
+    std::vector<const AttentionKind*> list{&kinds::linear, &kinds::softmax, &kinds::lsh};
+#define PACKAGE(name) \
+  for (const AttentionKind* kind : packages::name##_kinds()) list.push_back(kind);
+    RUNNEL_PACKAGES_WITH_KINDS
+#undef PACKAGE
+    return list;
+  }();
   return all;
 }
 

@@ -5,7 +5,6 @@
 
 #include "engine/check.h"
 #include "engine/host.h"
-#include "models/config_settings.h"
 #include "models/json.h"
 #include "models/settings_text.h"
 
@@ -36,40 +35,6 @@ auto metadata_of(const Checkpoint& c) {
       fail("no checkpoint can be saved: a text of its \"", key, "\" is not UTF-8");
     }
   return all;
-}
-
-// Before a damaged number makes a model of terabytes: the matrices that every kind of attention has must fit into what
-// the file holds, and the positional encoding, which it does not hold, into the memory.
-template <class Config>
-void check_size(const Config& c, const Checkpoint& checkpoint) {
-  const std::string file = checkpoint.path.string();
-  check(parameter_lower_bound(c) <= static_cast<double>(element_count(checkpoint.content.tensors)) &&
-            c.encoder.layers <= std::ssize(checkpoint.content.tensors),
-        file, " is damaged: it describes a model that is larger than the file");
-  const double positions = buffer_size(c) * sizeof(float);
-  const auto left = static_cast<double>(available_memory());
-  check(positions <= left, file, ": sequences of ", c.max_length, " positions need ", positions / 1e9, " GB, and ",
-        left / 1e9, " GB are left");
-}
-
-template <class Config>
-json json_of(Config config) {
-  json model = to_json(list(config));
-  model.update(to_json(attention_settings(config.encoder.attention)));
-  return model;
-}
-
-template <class Model>
-Model load(const Checkpoint& checkpoint, Device device) {
-  const std::string file = checkpoint.path.string();
-  typename Model::Config c;
-  std::string problem = checkpoint.model.is_object() ? read_json(list(c), checkpoint.model) : "not a JSON object";
-  if (problem.empty()) problem = read_json(attention_settings(c.encoder.attention), checkpoint.model);
-  check(problem.empty(), file, " is damaged: it does not describe its model: ", problem);
-  check_size(c, checkpoint);
-  Model model(c, Key{}, device);
-  restore(checkpoint.content, checkpoint.path, model.parameters());
-  return model;
 }
 
 }  // namespace
@@ -108,18 +73,28 @@ void check_classes(const std::filesystem::path& checkpoint, const std::vector<st
   }
 }
 
-json model_json(AutoregressiveConfig config) { return json_of(std::move(config)); }
-json model_json(ClassifierConfig config) { return json_of(std::move(config)); }
-json model_json(TranscriberConfig config) { return json_of(std::move(config)); }
+json model_json(const Settings& settings, AttentionConfig& attention) {
+  json model = to_json(settings);
+  model.update(to_json(attention_settings(attention)));
+  return model;
+}
 
-AutoregressiveTransformer load_autoregressive(const Checkpoint& checkpoint, Device device) {
-  return load<AutoregressiveTransformer>(checkpoint, device);
+void read_model_config(const Checkpoint& checkpoint, const Settings& settings, AttentionConfig& attention) {
+  std::string problem = checkpoint.model.is_object() ? read_json(settings, checkpoint.model) : "not a JSON object";
+  if (problem.empty()) problem = read_json(attention_settings(attention), checkpoint.model);
+  check(problem.empty(), checkpoint.path.string(), " is damaged: it does not describe its model: ", problem);
 }
-SequenceClassifier load_classifier(const Checkpoint& checkpoint, Device device) {
-  return load<SequenceClassifier>(checkpoint, device);
-}
-Transcriber load_transcriber(const Checkpoint& checkpoint, Device device) {
-  return load<Transcriber>(checkpoint, device);
+
+void check_model_size(const Checkpoint& checkpoint, double parameters, int64_t layers, double buffer,
+                      int64_t max_length) {
+  const std::string file = checkpoint.path.string();
+  check(parameters <= static_cast<double>(element_count(checkpoint.content.tensors)) &&
+            layers <= std::ssize(checkpoint.content.tensors),
+        file, " is damaged: it describes a model that is larger than the file");
+  const double positions = buffer * sizeof(float);
+  const auto left = static_cast<double>(available_memory());
+  check(positions <= left, file, ": sequences of ", max_length, " positions need ", positions / 1e9, " GB, and ",
+        left / 1e9, " GB are left");
 }
 
 }  // namespace runnel

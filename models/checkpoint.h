@@ -6,9 +6,8 @@
 #include <string>
 
 #include "models/autoregressive.h"
-#include "models/classifier.h"
+#include "models/config_settings.h"
 #include "models/safetensors.h"
-#include "models/transcriber.h"
 
 namespace runnel {
 
@@ -37,12 +36,30 @@ Checkpoint read_checkpoint(const std::filesystem::path& path, const std::string&
 void check_classes(const std::filesystem::path& checkpoint, const std::vector<std::string>& learned,
                    const std::string& data, const std::vector<std::string>& classes);
 
-nlohmann::json model_json(AutoregressiveConfig config);
-nlohmann::json model_json(ClassifierConfig config);
-nlohmann::json model_json(TranscriberConfig config);
-// The model that the checkpoint describes, with its parameters. Throws Error that names the file if they do not agree.
-AutoregressiveTransformer load_autoregressive(const Checkpoint& checkpoint, Device device = Device::cpu);
-SequenceClassifier load_classifier(const Checkpoint& checkpoint, Device device = Device::cpu);
-Transcriber load_transcriber(const Checkpoint& checkpoint, Device device = Device::cpu);
+// For the templates below: settings, and those of the attention, as JSON, and from a checkpoint's.
+nlohmann::json model_json(const Settings& settings, AttentionConfig& attention);
+void read_model_config(const Checkpoint& checkpoint, const Settings& settings, AttentionConfig& attention);
+// Before a damaged number makes a model of terabytes: the matrices that every kind of attention has must fit into what
+// the file holds, and what the model computes beside its parameters into the memory.
+void check_model_size(const Checkpoint& checkpoint, double parameters, int64_t layers, double buffer,
+                      int64_t max_length);
+
+// A configuration of a model as a checkpoint says it.
+template <class Config>
+nlohmann::json model_json(Config config) {
+  return model_json(list(config), config.encoder.attention);
+}
+// The model that the checkpoint describes, with its parameters: AutoregressiveTransformer, or a package's. Throws Error
+// that names the file if they do not agree.
+template <class Model>
+Model load_model(const Checkpoint& checkpoint, Device device = Device::cpu) {
+  typename Model::Config config;
+  read_model_config(checkpoint, list(config), config.encoder.attention);
+  check_model_size(checkpoint, parameter_lower_bound(config), config.encoder.layers, buffer_size(config),
+                   config.max_length);
+  Model model(config, Key{}, device);
+  restore(checkpoint.content, checkpoint.path, model.parameters());
+  return model;
+}
 
 }  // namespace runnel

@@ -13,16 +13,6 @@ Tensor categorical_nll(const Tensor& logits, const Indices& targets);  // [...,V
 Indices categorical_sample(const Tensor& logits, const Keys& keys, float temperature = 1,
                            const Indices& position = {});  // [...,V] [rows] . [1] -> [...]
 
-struct CtcOptions {
-  int32_t blank = 0;           // the symbol that stands for none
-  bool zero_infinity = false;  // labels that do not fit into their frames: loss 0, not infinity; the gradient is 0
-};
-// Connectionist temporal classification (Graves et al. 2006): -log of the probability, in nats, that symbols drawn from
-// the softmax of each frame spell the targets, once repeated symbols are merged and blanks dropped. T frames, of which
-// lengths[b] count, and U labels, of which target_lengths[b] count; empty: all.
-Tensor ctc_loss(const Tensor& logits, const Indices& lengths, const Indices& targets, const Indices& target_lengths,
-                const CtcOptions& options = {});  // [B,T,V] [B] [B,U] [B] -> [B]
-
 // -log P(byte) in nats under a mixture of K discretized logistics, per position; see ops/cpu/logistic_mixture.cpp.
 Tensor logistic_mixture_nll(const Tensor& params, const Indices& bytes);  // [...,3K] [...] -> [...]
 // One byte per row, drawn from that very distribution with keys[r], or with keys[r].fold(position). A temperature below

@@ -6,19 +6,20 @@
 // feed-forward width, V vocabulary, C chunk, S key length, K mixture components, N = B H. "..." stands for any axes;
 // rows are their product.
 //
-// This header is for programs that use the library: it includes all pages. Within Runnel, a file includes the pages
-// that it needs, so that another op on one page compiles few files again.
+// This header is for programs that use the library: it includes all pages of the core; those of packages lie in their
+// folders. Within Runnel, a file includes the pages that it needs, so that another op on one page compiles few files
+// again.
 #pragma once
 #include "engine/random.h"
 #include "engine/tape.h"
 #include "engine/tensor.h"
-#include "ops/approximate_attention.h"
 #include "ops/attention_mask.h"
 #include "ops/elementwise.h"
 #include "ops/layers.h"
 #include "ops/linear.h"
 #include "ops/linear_attention.h"
 #include "ops/losses.h"
+#include "ops/lsh_attention.h"
 #include "ops/numerics.h"
 #include "ops/optimizers.h"
 #include "ops/reductions.h"

@@ -81,7 +81,8 @@ TEST_CASE("copy train: what a run writes and prints") {
   SUBCASE("evaluate's accuracy is the share of the symbols that the model finds most likely") {
     const Result evaluated = box.run("copy evaluate --model run --sequences 64 --show 0 --threads 1 --json");
     REQUIRE(evaluated.status == 0);
-    const AutoregressiveTransformer model = load_autoregressive(read_checkpoint(run, "copy"), Device::cpu);
+    const AutoregressiveTransformer model =
+        load_model<AutoregressiveTransformer>(read_checkpoint(run, "copy"), Device::cpu);
     const CopyBatch batch = CopyTask{.length = 8}.batch(key_for(1, Purpose::sampling).fold(0), 64);
     const Tensor logits = model(batch.tokens);
     const std::vector<float> x = logits.to_vector();
@@ -615,8 +616,8 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"mnist sing", "; not \"sing\""},
       {"mnist --count 3", "; not \"--count\""},
       {"bench",
-       "after \"runnel bench\" comes one of: attention training reading generation convergence lra lra-speed speech "
-       "speech-layers kernels ladder scaling; --help"},
+       "after \"runnel bench\" comes one of: attention training reading generation convergence kernels ladder lra "
+       "lra-speed speech speech-layers scaling; --help"},
       {"bench sing", "; not \"sing\""},
       {"copy train mnist train", "mnist"},
       {"copy evaluate train", "train"},

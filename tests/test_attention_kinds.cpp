@@ -7,9 +7,9 @@
 
 #include "models/attention.h"
 #include "models/encoder.h"
-#include "ops/approximate_attention.h"
 #include "ops/elementwise.h"
 #include "ops/linear_attention.h"
+#include "ops/lsh_attention.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
 #include "ops/softmax_attention.h"

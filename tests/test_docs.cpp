@@ -12,8 +12,8 @@
 
 #include "models/attention.h"
 #include "models/autoregressive.h"
-#include "models/classifier.h"
-#include "models/transcriber.h"
+#include "models/lra/classifier.h"
+#include "models/speech/transcriber.h"
 #include "ops/linear_attention.h"
 #include "tests/check.h"
 #include "tests/chunked_attention.h"

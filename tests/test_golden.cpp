@@ -5,12 +5,13 @@
 #include <map>
 
 #include "models/checkpoint.h"
-#include "models/lstm.h"
 #include "models/optimizer.h"
 #include "models/safetensors.h"
+#include "models/speech/lstm.h"
 #include "ops/elementwise.h"
 #include "ops/losses.h"
 #include "ops/reductions.h"
+#include "ops/speech/ctc_loss.h"
 #include "tests/check.h"
 #include "tests/paths.h"
 
@@ -112,8 +113,8 @@ TEST_CASE("golden: checkpoints give the same logits in the authors' library") {
   const Golden golden("interchange");
   for (const std::string name : {"line", "grid", "colours", "softmax"}) {
     CAPTURE(name);
-    const AutoregressiveTransformer model =
-        load_autoregressive(read_checkpoint(source_dir() / "tests/golden" / ("interchange_" + name + ".safetensors")));
+    const AutoregressiveTransformer model = load_model<AutoregressiveTransformer>(
+        read_checkpoint(source_dir() / "tests/golden" / ("interchange_" + name + ".safetensors")));
     check_close(model(golden.indices(name + ".tokens")), doubles(golden.tensor(name + ".logits")), reduction);
   }
 }

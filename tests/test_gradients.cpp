@@ -5,15 +5,18 @@
 #include <set>
 #include <sstream>
 
-#include "ops/approximate_attention.h"
 #include "ops/elementwise.h"
 #include "ops/layers.h"
 #include "ops/linear.h"
 #include "ops/linear_attention.h"
 #include "ops/losses.h"
+#include "ops/lra/attention.h"
+#include "ops/lsh_attention.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
 #include "ops/softmax_attention.h"
+#include "ops/speech/ctc_loss.h"
+#include "ops/speech/lstm.h"
 #include "tests/check.h"
 #include "tests/paths.h"
 

@@ -190,7 +190,7 @@ TEST_CASE("mnist evaluate: bits/dim of the predicted bytes of the test images, a
     CHECK(object["images"] == 11);
     CHECK(contains(succeed(box, "mnist evaluate --data synthetic" + on).out, "synthetic digits (not MNIST)"));
 
-    const AutoregressiveTransformer model = load_autoregressive(read_checkpoint(box.folder / run));
+    const AutoregressiveTransformer model = load_model<AutoregressiveTransformer>(read_checkpoint(box.folder / run));
     CHECK(model.config.outputs == outputs);
     CHECK(model.config.grid.row == 7);
     const ByteBatch batch = byte_batch(test_images(11), 0, 11);

@@ -2,8 +2,8 @@
 #include <numeric>
 #include <set>
 
-#include "ops/approximate_attention.h"
-#include "ops/kernels/approximate_attention.h"
+#include "ops/kernels/lsh_attention.h"
+#include "ops/lsh_attention.h"
 #include "ops/reductions.h"
 #include "ops/softmax_attention.h"
 #include "tests/check.h"

@@ -35,7 +35,8 @@ const std::map<std::string, Rule> rules = {
     {"datasets", {{"engine", "datasets"}, {"stb/stb_image.h", "zlib.h", "fftw3.h", "sndfile.h", "nlohmann/json.hpp"}}},
     {"apps",
      {{"engine", "ops", "cuda", "models", "datasets", "apps"},
-      {"CLI/CLI.hpp", "benchmark/benchmark.h", "fmt/format.h", "mpi.h", "nlohmann/json.hpp", "stb/stb_image_write.h"}}},
+      {"CLI/CLI.hpp", "benchmark/benchmark.h", "fmt/format.h", "mpi.h", "nlohmann/json.hpp", "nlohmann/json_fwd.hpp",
+       "stb/stb_image_write.h"}}},
 };
 const Names for_cuda = {"ops/ladder/kernels.h", "ops/numerics.h",        "engine/check.h",
                         "engine/memory.h",      "engine/cuda_backend.h", "engine/profile.h"};
@@ -46,7 +47,8 @@ const Names for_processes = {"apps/training/communicator.h", "apps/processes/ncc
 // Who may include the headers that are not for users of the library, or all those of a folder, besides the folders in
 // which they lie.
 const std::map<std::string, Names> private_headers = {
-    {"ops/kernels", {"ops", "cuda", "apps/bench/kernels.cpp"}},  // a benchmark of each kernel by itself
+    {"ops/kernels",
+     {"ops", "cuda", "apps/bench/kernels.cpp", "apps/lra/bench_kernels.cpp", "apps/speech/bench_kernels.cpp"}},
     {"ops/ladder/kernels.h", {"ops", "cuda"}},
     {"ops/kernels/dispatch.h", {"ops/kernels", "ops/ladder/kernels.h"}},
     {"engine/profile.h", {"ops/kernels", "cuda/timing.cu"}},
@@ -149,6 +151,27 @@ TEST_CASE("structure: folders include only what they may") {
                                                   (contains(file, processes) && for_processes.contains(name));
         CHECK_MESSAGE(allowed, file << " must not include " << name);
       }
+}
+
+// A package is a folder of its name in each of ours, or a header ops/kernels/<package>.h.
+TEST_CASE("structure: a package includes the core and itself, and the core no package") {
+  if (!has_sources()) return;
+  const auto package_of = [](const std::string& file) -> std::string {
+    for (const std::string name : {"lra", "speech", "processes"})
+      if (contains(file, "/" + name + "/") || contains(file, "/" + name + ".")) return name;
+    return "";
+  };
+  int64_t files_of_packages = 0;
+  for (const std::string folder : {"engine", "ops", "cuda", "models", "datasets", "apps", "examples"})
+    for (const std::string& file : sources(folder)) {
+      const std::string own = package_of(file);
+      files_of_packages += !own.empty();
+      for (const Include& include : includes(file)) {
+        const std::string other = package_of(include.name);
+        CHECK_MESSAGE((other.empty() || other == own), file << " must not include " << include.name);
+      }
+    }
+  CHECK(files_of_packages > 90);
 }
 
 TEST_CASE("structure: private headers are included by the engine, the ops and the kernels only") {

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "apps/package.h"
 #include "engine/check.h"
 #include "engine/file.h"
 #include "engine/replay.h"
@@ -175,9 +176,11 @@ void Table::note(const std::string& text) {
 
 void add_bench(Subcommand program, Command& chosen) {
   program.add("bench", "speed and memory on this machine: the paper's figures and tables", [&chosen](Subcommand bench) {
-    for (const auto add : {add_attention, add_training_speed, add_reading, add_generation, add_convergence, add_lra,
-                           add_lra_speed, add_speech_bench, add_speech_layers, add_kernels, add_ladder, add_scaling})
+    for (const auto add :
+         {add_attention, add_training_speed, add_reading, add_generation, add_convergence, add_kernels, add_ladder})
       add(bench, chosen);
+    for (const Package* package : packages())
+      if (package->add_benchmarks) package->add_benchmarks(bench, chosen);
   });
 }
 

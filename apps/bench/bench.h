@@ -36,12 +36,7 @@ void add_training_speed(Subcommand bench, Command& chosen);
 void add_reading(Subcommand bench, Command& chosen);
 void add_generation(Subcommand bench, Command& chosen);
 void add_convergence(Subcommand bench, Command& chosen);
-void add_lra(Subcommand bench, Command& chosen);
-void add_lra_speed(Subcommand bench, Command& chosen);
-void add_speech_bench(Subcommand bench, Command& chosen);
-void add_speech_layers(Subcommand bench, Command& chosen);
 void add_kernels(Subcommand bench, Command& chosen);
-void add_scaling(Subcommand bench, Command& chosen);
 void add_ladder(Subcommand bench, Command& chosen);
 
 // The paper's model of "mnist" or "cifar10" images (section 4.2), whose lsh has 64 buckets and 27 or 83 chunks.

@@ -14,19 +14,20 @@
 #include <numeric>
 
 #include "apps/bench/bench.h"
-#include "ops/kernels/approximate_attention.h"
+#include "apps/bench/kernels.h"
+#include "apps/package.h"
 #include "ops/kernels/elementwise.h"
 #include "ops/kernels/layers.h"
 #include "ops/kernels/linear.h"
 #include "ops/kernels/linear_attention.h"
 #include "ops/kernels/losses.h"
+#include "ops/kernels/lsh_attention.h"
 #include "ops/kernels/optimizers.h"
 #include "ops/kernels/reductions.h"
 #include "ops/kernels/shapes.h"
 #include "ops/kernels/softmax_attention.h"
 #include "ops/numerics.h"
 #include "ops/optimizers.h"
-#include "ops/softmax_attention.h"
 #if RUNNEL_WITH_BENCHMARK
 #include <benchmark/benchmark.h>
 #endif
@@ -45,38 +46,52 @@ struct KernelsOptions : BenchOptions {
   }
 };
 
-struct Kernel {
-  std::string name;
-  double numbers, operations;  // of four bytes, read or written; multiplications, additions and functions
-  std::function<void()> run;
-};
-
 // Sequences, and numbers of an array too large for the caches. The emulator is thousands of times slower than a GPU.
 bool is_emulator(Device device) { return device == Device::cuda && cuda_is_emulated(); }
 int64_t batch_on(Device device) { return is_emulator(device) ? 8 : 64; }
 int64_t large_array(Device device) { return int64_t{1} << (is_emulator(device) ? 16 : 26); }
 
+}  // namespace
+
+KernelInputs::KernelInputs(Device device)
+    : device_(device),
+      batch(batch_on(device)),
+      x0(floats({n})),
+      x1(floats({n})),
+      x2(floats({n})),
+      l(floats({rows * heads})),
+      small(Shape{f}, device),
+      a(floats({n})),
+      b(floats({n})),
+      c(floats({n})),
+      g(floats({n})),
+      bias(floats({f})) {}
+
+Tensor KernelInputs::floats(std::initializer_list<int64_t> shape) { return uniform(shape, Key{++seed_}, device_); }
+
+Indices KernelInputs::numbers_below(int64_t count, uint32_t below) {
+  Indices t(Shape{count});
+  const Key key{++seed_};
+  for (int64_t i = 0; i < count; ++i) t.data()[i] = static_cast<int32_t>(key.below(static_cast<uint64_t>(i), below));
+  return t.to(device_);
+}
+
+namespace {
+
 // The kernels of the contract. Each keeps what it works on: the lambdas copy tensors, whose storage is shared.
-std::vector<Kernel> kernels(Device device) {
-  constexpr int64_t length = 128, heads = 8, e = 32, d = heads * e, f = 1024, vocabulary = 11, components = 10;
-  const int64_t batch = batch_on(device), rows = batch * length, sequences = batch * heads, n = rows * d;
-  uint64_t seed = 0;
-  const auto floats = [&](std::initializer_list<int64_t> shape) { return uniform(shape, Key{++seed}, device); };
-  const auto numbers_below = [&](int64_t count, uint32_t below) {
-    Indices t(Shape{count});
-    const Key key{++seed};
-    for (int64_t i = 0; i < count; ++i) t.data()[i] = static_cast<int32_t>(key.below(static_cast<uint64_t>(i), below));
-    return t.to(device);
-  };
-  // Arguments of the kernels below. Outputs are x0, x1, x2.
-  Tensor x0 = floats({n}), x1 = floats({n}), x2 = floats({n});
-  const Tensor a = floats({n}), b = floats({n}), c = floats({n}), g = floats({n}), bias = floats({f}),
-               wide = floats({rows, f});
+std::vector<BenchKernel> kernels(Device device) {
+  KernelInputs in(device);
+  constexpr int64_t length = in.length, heads = in.heads, e = in.e, d = in.d, f = in.f, vocabulary = 11,
+                    components = 10;
+  const int64_t batch = in.batch, rows = in.rows, sequences = in.sequences, n = in.n;
+  const auto floats = [&](std::initializer_list<int64_t> shape) { return in.floats(shape); };
+  const auto numbers_below = [&](int64_t count, uint32_t below) { return in.numbers_below(count, below); };
+  Tensor x0 = in.x0, x1 = in.x1, x2 = in.x2, l = in.l, small1 = in.small;
+  const Tensor a = in.a, b = in.b, c = in.c, g = in.g, bias = in.bias, wide = floats({rows, f});
   const Tensor w = floats({f, d}), table = floats({256, d / 2}), code = floats({length, d / 2});
   const Tensor logits = floats({rows, 3 * components});
-  Tensor y_wide(Shape{rows, f}, device), weight_gradient(Shape{f, d}, device), small0(Shape{f * d}, device),
-      small1(Shape{f}, device);
-  Tensor mean = floats({rows}), rstd = Tensor::full({rows}, 1, device), l = floats({rows * heads});
+  Tensor y_wide(Shape{rows, f}, device), weight_gradient(Shape{f, d}, device), small0(Shape{f * d}, device);
+  Tensor mean = floats({rows}), rstd = Tensor::full({rows}, 1, device);
   Tensor cache_k(Shape{sequences, e, length}, device), cache_v(Shape{sequences, length, e}, device);
   const Indices tokens = numbers_below(rows, vocabulary), bytes = numbers_below(rows, 256);
   const Indices position(Shape{1}, {length - 1}, device);
@@ -93,10 +108,7 @@ std::vector<Kernel> kernels(Device device) {
                R = static_cast<double>(rows), S = static_cast<double>(sequences);
   const double scores = S * L * (L + 1) / 2;
 
-#define NAMED(name, numbers, operations, kernel, ...) \
-  all.push_back({name, numbers, operations, [=]() mutable { DISPATCH(device, kernel(__VA_ARGS__)); }})
-#define CASE(numbers, operations, kernel, ...) NAMED(#kernel, numbers, operations, kernel, __VA_ARGS__)
-  std::vector<Kernel> all;
+  std::vector<BenchKernel> all;
   const StridedLoop positions_last{
       3, {batch, heads, length}, {length * d, length * e, e}, {length * d, e, d}, rows * heads, e, 1, 1};
   const StridedLoop side_by_side{0, {}, {}, {}, 1, n, 1, 1}, rows_beside_one{1, {rows}, {d}, {0}, rows, d, 1, 1};
@@ -140,27 +152,6 @@ std::vector<Kernel> kernels(Device device) {
   CASE(3 * K * R, 2 * K * R, logistic_mixture_sample, out.data(), logits.data(), keys.data(), nullptr, 1.0f, rows,
        components);
   CASE(2 * N, 0.0, strided_copy, x0.data(), a.data(), positions_last);
-  constexpr int64_t labels = 16;
-  const CtcSizes aligned{batch, length, d, labels, d - 1, false};
-  const double states = R * static_cast<double>(aligned.states());
-  const Indices spelled = numbers_below(batch * labels, d - 1);
-  Tensor alpha(Shape{rows, aligned.states()}, device), normaliser(Shape{rows}, device);
-  DISPATCH(device, ctc_loss_forward(small1.data(), alpha.data(), normaliser.data(), a.data(), nullptr, spelled.data(),
-                                    nullptr, aligned));
-  CASE(N + states, 2 * N + 8 * states, ctc_loss_forward, small1.data(), alpha.data(), normaliser.data(), a.data(),
-       nullptr, spelled.data(), nullptr, aligned);
-  CASE(2 * N + states, 3 * N + 12 * states, ctc_loss_backward, x0.data(), bias.data(), alpha.data(), normaliser.data(),
-       a.data(), nullptr, spelled.data(), nullptr, aligned);
-  const LstmSizes recurrent{1, batch, length, d / 4};
-  const Tensor w_recurrent = floats({d, d / 4});
-  Tensor kept(Shape{rows, recurrent.kept()}, device), last_h(Shape{batch, d / 4}, device);
-  Tensor last_c(last_h.shape(), device);
-  CASE(2.5 * N, N * D / 2, lstm_forward, x0.data(), last_h.data(), last_c.data(), kept.data(),
-       (LstmInputs{{a.data(), nullptr}, {w_recurrent.data(), nullptr}}), nullptr, nullptr, nullptr, recurrent);
-  CASE(2.5 * N, N * D / 2, lstm_backward, (LstmGradients{{x1.data(), nullptr}}), nullptr, nullptr, g.data(), nullptr,
-       nullptr, kept.data(), (LstmInputs{{a.data(), nullptr}, {w_recurrent.data(), nullptr}}), nullptr, nullptr,
-       recurrent);
-  CASE(N / 2, 0.0, lstm_previous, x0.data(), a.data(), nullptr, nullptr, 0, recurrent);
   NAMED("sum: of all", N, N, sum, small1.data(), a.data(), 1, n, 1);
   CASE(2 * S, 0.0, put_row, out.data(), tokens.data(), counter.data(), sequences);
   CASE(2 * R, R, shift, out.data(), tokens.data(), 1, rows);
@@ -177,43 +168,12 @@ std::vector<Kernel> kernels(Device device) {
        b.data(), c.data(), nullptr, full, map);
   CASE(2 * S * E * E, 4 * S * E * E, linear_attention_step, x0.data(), state.data(), state_z.data(), a.data(), b.data(),
        c.data(), one_position, map, Precision::f32);
-  CASE(3 * N, 5 * N, positive_random_features_forward, x0.data(), a.data(), b.data(), rows * heads, e, e);
-  CASE(5 * N, 5 * N, positive_random_features_backward, x0.data(), x1.data(), g.data(), a.data(), b.data(),
-       rows * heads, e, e);
   CASE(4 * N, 4 * scores * E, softmax_attention_forward, x0.data(), l.data(), a.data(), b.data(), c.data(), nullptr,
        sizes, none);
   CASE(8 * N, 10 * scores * E, softmax_attention_backward, x0.data(), x1.data(), x2.data(), g.data(), a.data(),
        l.data(), a.data(), b.data(), c.data(), nullptr, sizes, none);
   CASE(2 * S * L * E, 4 * S * L * E, softmax_attention_step, x0.data(), cache_k.data(), cache_v.data(), a.data(),
        b.data(), c.data(), position.data(), one_position);
-  constexpr int64_t local = 64;  // queries see their block of so many keys
-  std::vector<std::vector<int32_t>> own_block;
-  for (int64_t r = 0; r * local < length; ++r) own_block.push_back({static_cast<int32_t>(r)});
-  const BlockPattern pattern(local, local, own_block, std::ssize(own_block), device);
-  const auto lists_of = [](const BlockPattern& p) {
-    return BlockLists{p.query_block,    p.key_block, p.first_key.data(), p.keys.data(), p.first_query.data(),
-                      p.queries.data(), p.band,      p.by_length};
-  };
-  const double nearby = S * L * std::min<double>(L, local) / 2;
-  CASE(4 * N, 4 * nearby * E, block_sparse_attention_forward, x0.data(), l.data(), a.data(), b.data(), c.data(),
-       lists_of(pattern), nullptr, sizes);
-  CASE(8 * N, 10 * nearby * E, block_sparse_attention_backward, x0.data(), x1.data(), x2.data(), g.data(), a.data(),
-       l.data(), a.data(), b.data(), c.data(), lists_of(pattern), nullptr, sizes);
-  const SinkhornSizes mixed{batch, length / 16, heads, length / 16, 16, 5};
-  const double matrices = S * static_cast<double>(mixed.blocks * mixed.blocks);
-  const Tensor mixture = Tensor::full({sequences, mixed.blocks, mixed.blocks}, 1, device);
-  Tensor small2 = Tensor::full({sequences, mixed.blocks, mixed.blocks}, 0, device);
-  CASE(2 * matrices, 20 * matrices, sinkhorn_forward, small2.data(), a.data(), nullptr, mixed);
-  CASE(4 * matrices, 50 * matrices, sinkhorn_backward, small2.data(), g.data(), mixture.data(), a.data(), nullptr,
-       mixed);
-  const Tensor logits_bias = floats({heads, length, length});
-  Tensor bias_gradient(logits_bias.shape(), device);
-  const double all_scores = S * L * L, B = static_cast<double>(logits_bias.size());
-  CASE(4 * N + B, 4 * all_scores * E, biased_softmax_attention_forward, x0.data(), l.data(), a.data(), b.data(),
-       c.data(), (AttentionBias{logits_bias.data(), length, length, true}), nullptr, full);
-  CASE(8 * N + 2 * B, 10 * all_scores * E, biased_softmax_attention_backward, x0.data(), x1.data(), x2.data(),
-       bias_gradient.data(), g.data(), a.data(), l.data(), a.data(), b.data(), c.data(),
-       (AttentionBias{logits_bias.data(), length, length, true}), nullptr, full);
   const Lsh lsh{};
   const int64_t lists = lsh.rounds * sequences;
   const Tensor rotations = floats({lsh.rounds * heads * e * lsh.buckets / 2});
@@ -245,14 +205,17 @@ std::vector<Kernel> kernels(Device device) {
                    const MuonMatrix matrix{x0.data(), x1.data(), w.data(), f, d};
                    DISPATCH(device, muon_step(&matrix, 1, small1.data(), small1.data(), rates.data(), 0.95));
                  }});
+  for (const Package* package : packages())
+    if (package->kernels)
+      for (BenchKernel& kernel : package->kernels(device)) all.push_back(std::move(kernel));
   return all;
 }
 
-void time_on_cuda(const KernelsOptions& o, std::vector<Kernel> first,
-                  const std::function<std::vector<Kernel>()>& another_set,
-                  const std::function<void(const Kernel&, double seconds)>& report) {
+void time_on_cuda(const KernelsOptions& o, std::vector<BenchKernel> first,
+                  const std::function<std::vector<BenchKernel>()>& another_set,
+                  const std::function<void(const BenchKernel&, double seconds)>& report) {
   const int64_t max_sets = cuda_is_emulated() ? 2 : 16;  // which do not fit into an L2 cache together
-  std::deque<std::vector<Kernel>> sets{std::move(first)};
+  std::deque<std::vector<BenchKernel>> sets{std::move(first)};
   for (size_t k = 0; k < sets[0].size(); ++k)
     report(sets[0][k], cuda_seconds(o, o.seconds, [&](int64_t i) {
              const size_t set = static_cast<size_t>(i % max_sets);
@@ -266,24 +229,24 @@ void time_on_cuda(const KernelsOptions& o, std::vector<Kernel> first,
 // Google Benchmark finds out how often to call.
 class Reporter : public benchmark::BenchmarkReporter {
  public:
-  Reporter(const std::vector<Kernel>& kernels, std::function<void(const Kernel&, double seconds)> report)
+  Reporter(const std::vector<BenchKernel>& kernels, std::function<void(const BenchKernel&, double seconds)> report)
       : kernels_(kernels), report_(std::move(report)) {}
   bool ReportContext(const Context&) override { return true; }
   void ReportRuns(const std::vector<Run>& runs) override {
     for (const Run& run : runs)
       report_(*std::find_if(kernels_.begin(), kernels_.end(),
-                            [&](const Kernel& k) { return k.name == run.run_name.function_name; }),
+                            [&](const BenchKernel& k) { return k.name == run.run_name.function_name; }),
               run.GetAdjustedRealTime() * 1e-9);
   }
 
  private:
-  const std::vector<Kernel>& kernels_;
-  std::function<void(const Kernel&, double seconds)> report_;
+  const std::vector<BenchKernel>& kernels_;
+  std::function<void(const BenchKernel&, double seconds)> report_;
 };
 
-void time_on_cpu(const KernelsOptions& o, const std::vector<Kernel>& kernels,
-                 const std::function<void(const Kernel&, double seconds)>& report) {
-  for (const Kernel& kernel : kernels)
+void time_on_cpu(const KernelsOptions& o, const std::vector<BenchKernel>& kernels,
+                 const std::function<void(const BenchKernel&, double seconds)>& report) {
+  for (const BenchKernel& kernel : kernels)
     benchmark::RegisterBenchmark(kernel.name.c_str(),
                                  [&kernel](benchmark::State& state) {
                                    kernel.run();  // the first run waits for fresh pages of memory
@@ -297,8 +260,8 @@ void time_on_cpu(const KernelsOptions& o, const std::vector<Kernel>& kernels,
 
 #else
 
-void time_on_cpu(const KernelsOptions&, const std::vector<Kernel>&,
-                 const std::function<void(const Kernel&, double seconds)>&) {
+void time_on_cpu(const KernelsOptions&, const std::vector<BenchKernel>&,
+                 const std::function<void(const BenchKernel&, double seconds)>&) {
   fail("bench kernels: this build has no Google Benchmark; install libbenchmark-dev and build again");
 }
 
@@ -339,15 +302,15 @@ int bench_kernels(KernelsOptions& o) {
       batch_on(device), bytes / 1e9, 4e-6 * static_cast<double>(large_array(device)), operations / 1e9,
       product_size(device), product_size(device));
   const auto chosen = [&] {
-    std::vector<Kernel> some = kernels(device);
-    std::erase_if(some, [&](const Kernel& kernel) { return kernel.name.find(o.filter) == std::string::npos; });
+    std::vector<BenchKernel> some = kernels(device);
+    std::erase_if(some, [&](const BenchKernel& kernel) { return kernel.name.find(o.filter) == std::string::npos; });
     return some;
   };
-  const std::vector<Kernel> some = chosen();
+  const std::vector<BenchKernel> some = chosen();
   check<UsageError>(!some.empty(), "--filter ", o.filter, ": no kernel has this in its name");
   Table table(o, "kernels", {"kernel", "us", "MB", "MFLOP", "GB/s", "% of copy", "GFLOP/s", "% of product"},
               std::ssize(some));
-  const auto report = [&](const Kernel& kernel, double seconds) {
+  const auto report = [&](const BenchKernel& kernel, double seconds) {
     const double moved = 4 * kernel.numbers / seconds, computed = kernel.operations / seconds;
     table.row({kernel.name, fmt::format("{:.2f}", 1e6 * seconds), fmt::format("{:.4g}", 4e-6 * kernel.numbers),
                fmt::format("{:.4g}", 1e-6 * kernel.operations), fmt::format("{:.1f}", moved / 1e9),

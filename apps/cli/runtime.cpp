@@ -11,7 +11,6 @@
 
 #include "apps/cli/terminal.h"
 #include "apps/cli/version.h"
-#include "apps/processes/launcher.h"
 #include "apps/training/communicator.h"
 #include "engine/check.h"
 #include "engine/file.h"
@@ -38,7 +37,7 @@ Settings RuntimeOptions::list() {
 
 void RuntimeOptions::prepare() {
   set_quiet(quiet);
-  connect_processes();
+  processes().connect();
   const Communicator& all = processes();
   check<UsageError>(all.processes_on_host() == 1 || !device.starts_with("cuda:"), "--device ", device,
                     ": of several processes on a host, each has the GPU of its number; give --device cuda");
@@ -84,7 +83,7 @@ void RuntimeOptions::prepare() {
                                 {"precision", precision}};
   const bool exchanges = !cuda || !processes().needs_gpus();
   if (exchanges) check_that_all_agree(numerics);
-  if (cuda) connect_gpus();
+  if (cuda) processes().connect_gpus();
   if (!exchanges) check_that_all_agree(numerics);
 }
 

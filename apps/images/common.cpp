@@ -68,7 +68,7 @@ Checkpoint read_image_checkpoint(const ModelOptions& o) {
 LoadedImageModel::LoadedImageModel(const ModelOptions& o, const char* picture_name, bool is_folder)
     : dataset(*o.dataset),
       checkpoint(read_image_checkpoint(o)),
-      model(load_autoregressive(checkpoint, o.chosen_device())) {
+      model(load_model<AutoregressiveTransformer>(checkpoint, o.chosen_device())) {
   const AutoregressiveConfig& c = model.config;
   try {
     checkpoint.config.at("side").get_to(side);

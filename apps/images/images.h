@@ -8,7 +8,7 @@
 
 #include "apps/cli/terminal.h"
 #include "apps/plots/pictures.h"
-#include "apps/training/settings.h"
+#include "apps/training/model_settings.h"
 #include "datasets/image_folder.h"
 #include "datasets/images.h"
 #include "models/checkpoint.h"

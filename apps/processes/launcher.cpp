@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -101,6 +100,9 @@ class TorchrunProcesses : public Communicator {
   void start_sum(float*, int64_t, SumOptions) override { refuse(); }
   void copy(const std::vector<Copy>&) override { refuse(); }
   bool needs_gpus() const override { return true; }
+  void connect_gpus() override {
+    if constexpr (with_cuda) set_processes(cuda::connect_gpus(shared_from_this()));
+  }
   bool all_end_together() override {
     if (rank_ > 0) std::this_thread::sleep_for(std::chrono::seconds(3));
     return false;
@@ -115,70 +117,55 @@ class TorchrunProcesses : public Communicator {
   }
 };
 
-// This process, which its launcher has started as one of several, or as one.
+// This process, which its launcher has started as one of several, or as one; or nobody has.
 struct StartedProcess : Communicator {
-  explicit StartedProcess(const Launcher& by) {
-    rank_ = std::max(static_cast<int>(integer_in(by.rank)), 0);
-    launched_ = by.name != std::string("srun");  // which also starts shells, and single programs
+  explicit StartedProcess(const Launcher* by) {
+    if (!by) return;
+    rank_ = std::max(static_cast<int>(integer_in(by->rank)), 0);
+    launched_ = by->name != std::string("srun");  // which also starts shells, and single programs
   }
   // A launcher ends the others when one ends with an error; rank 0 goes first.
   bool all_end_together() override {
+    if (!launcher()) return true;
     if (rank_ > 0) std::this_thread::sleep_for(std::chrono::seconds(3));
     return rank_ == 0;
   }
-};
+  void connect() override {
+    if (!launcher()) return name_what_is_missing();
+    const auto until_the_end = shared_from_this();
+    const int64_t count = integer_in(launcher()->size);
+    if (is_torchrun(*launcher()) && count != 1)
+      set_processes(std::make_shared<TorchrunProcesses>());
+    else if (is_torchrun(*launcher()))
+      tell_nccl_where_rank_0_is();
+    else if (count > 1)
+      set_processes(connect_by_mpi(count, launcher()->size));
+    check(std::has_single_bit(static_cast<unsigned>(processes().size())), "started as ", count,
+          " processes: their number must be a power of two");
+  }
+  // A single one that was launched exchanges by NCCL, too, so that NCCL can be tried on one GPU.
+  void connect_gpus() override {
+    if constexpr (with_cuda)
+      if (launched_ && cuda::has_nccl()) set_processes(cuda::connect_gpus(shared_from_this()));
+  }
 
-std::string& own_command() {
-  static std::string command;
-  return command;
-}
-
-}  // namespace
-
-void find_launcher(const std::string& command) {
-  own_command() = command;
-  if (launcher()) set_processes(std::make_shared<StartedProcess>(*launcher()));
-}
-
-void connect_processes() {
-  if (!launcher()) {
+ private:
+  static void name_what_is_missing() {
     for (const Launcher& l : launchers())
       if (integer_in(l.size) > 1 && missing(l))
         fmt::print(stderr,
                    "runnel: {}={} is set, as by {}, but not {}: no launcher has started this process, which computes "
                    "by itself; unset {}\n",
                    l.size, integer_in(l.size), l.name, missing(l), l.size);
-    return;
   }
-  const int64_t count = integer_in(launcher()->size);
-  if (is_torchrun(*launcher()) && count != 1)
-    set_processes(std::make_shared<TorchrunProcesses>());
-  else if (is_torchrun(*launcher()))
-    tell_nccl_where_rank_0_is();
-  else if (count > 1)
-    set_processes(connect_by_mpi(count, launcher()->size));
-  check(std::has_single_bit(static_cast<unsigned>(processes().size())), "started as ", count,
-        " processes: their number must be a power of two");
-}
+};
 
-void connect_gpus() {
-  if constexpr (with_cuda)
-    if (processes().size() > 1 || (processes().are_launched() && cuda::has_nccl()))
-      set_processes(cuda::connect_gpus(processes().shared_from_this()));
-}
+}  // namespace
 
-void check_that_all_agree(nlohmann::json values) {
-  values["command"] = own_command();
-  const std::vector<std::string> all = processes().all_gather(processes().name() + "\n" + values.dump());
-  const auto parsed = [](const std::string& text) { return nlohmann::json::parse(text.substr(text.find('\n') + 1)); };
-  const nlohmann::json first = parsed(all[0]);
-  for (const std::string& text : all) {
-    const nlohmann::json other = parsed(text);
-    for (const auto& [what, value] : first.items())
-      check(other.value(what, nlohmann::json()) == value, "all processes must be started alike, but ",
-            text.substr(0, text.find('\n')), " has ", what, " ", other.value(what, nlohmann::json()).dump(),
-            ", and rank 0 ", value.dump());
-  }
+void find_launcher() { set_processes(std::make_shared<StartedProcess>(launcher())); }
+
+std::string version_of_libraries() {
+  return "\nMPI        " + mpi_version() + (with_cuda ? "\nNCCL       " + cuda::nccl_version() : "");
 }
 
 }  // namespace runnel

@@ -21,8 +21,10 @@
 #include <vector>
 #endif
 
+#include "apps/processes/nccl_communicator.h"
 #include "apps/processes/tree_sum.h"
 #include "engine/check.h"
+#include "engine/device.h"
 
 namespace runnel {
 
@@ -121,6 +123,10 @@ class MpiCommunicator : public Communicator {
     MPI_Comm_free(&host);
   }
   ~MpiCommunicator() override { MPI_Finalize(); }
+
+  void connect_gpus() override {
+    if constexpr (with_cuda) set_processes(cuda::connect_gpus(shared_from_this()));
+  }
 
   void broadcast(void* data, size_t bytes, int from) override {
     constexpr size_t at_once = size_t{1} << 30;  // MPI counts in int

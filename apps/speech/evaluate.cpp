@@ -13,7 +13,7 @@
 #include "engine/check.h"
 #include "engine/finite_guard.h"
 #include "models/settings_text.h"
-#include "ops/losses.h"
+#include "ops/speech/ctc_loss.h"
 
 namespace runnel {
 
@@ -168,7 +168,7 @@ int evaluate_speech(SpeechEvaluateOptions& o) {
 
 LoadedTranscriber::LoadedTranscriber(const std::string& path, const RuntimeOptions& options)
     : checkpoint((check_is_model(path), read_checkpoint(path, "speech"))),
-      model(load_transcriber(checkpoint, options.chosen_device())),
+      model(load_model<Transcriber>(checkpoint, options.chosen_device())),
       spelling(read_data(checkpoint, [&] { return read_spelling(checkpoint); })),
       rate(read_data(checkpoint, [&] { return checkpoint.data.at("rate").get<int64_t>(); })),
       statistics(read_data(checkpoint, [&] {

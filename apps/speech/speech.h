@@ -4,13 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "apps/training/settings.h"
+#include "apps/bench/kernels.h"
+#include "apps/training/model_settings.h"
 #include "apps/training/task.h"
-#include "datasets/fbank.h"
-#include "datasets/speech.h"
+#include "datasets/speech/fbank.h"
+#include "datasets/speech/speech.h"
 #include "models/checkpoint.h"
-#include "models/ctc.h"
-#include "models/transcriber.h"
+#include "models/speech/ctc.h"
+#include "models/speech/transcriber.h"
 
 namespace runnel {
 
@@ -78,6 +79,12 @@ struct SpeechScore {
 SpeechScore score(const std::vector<Transcription>& all, const SpeechSet& set, const Spelling& spelling,
                   int64_t beam_width);
 std::vector<int32_t> labels_of(const std::vector<Spike>& spikes);
+
+// What the package adds.
+void add_speech(Subcommand program, Command& chosen);
+void add_speech_bench(Subcommand bench, Command& chosen);
+void add_speech_layers(Subcommand bench, Command& chosen);
+std::vector<BenchKernel> speech_kernels(Device device);
 
 void add_speech_evaluate(Subcommand task, Command& chosen);
 void add_speech_transcribe(Subcommand task, Command& chosen);

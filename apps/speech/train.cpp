@@ -9,15 +9,15 @@
 #include "apps/speech/speech.h"
 #include "apps/tasks/tasks.h"
 #include "datasets/batch.h"
-#include "datasets/digit_strings.h"
 #include "datasets/files.h"
-#include "datasets/speech_folder.h"
+#include "datasets/speech/digit_strings.h"
+#include "datasets/speech/speech_folder.h"
 #include "engine/check.h"
 #include "engine/text.h"
-#include "models/ctc.h"
+#include "models/speech/ctc.h"
 #include "ops/elementwise.h"
-#include "ops/losses.h"
 #include "ops/reductions.h"
+#include "ops/speech/ctc_loss.h"
 
 namespace runnel {
 

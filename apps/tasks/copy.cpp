@@ -18,11 +18,12 @@
 #include "models/checkpoint.h"
 #include "models/decoder.h"
 #include "ops/losses.h"
+#include "ops/reductions.h"
 
 namespace runnel {
 namespace {
 
-struct EvaluateOptions : RuntimeOptions {
+struct CopyEvaluateOptions : RuntimeOptions {
   std::string model;
   int64_t sequences = 1000;
   int64_t show = 4;
@@ -35,15 +36,6 @@ struct EvaluateOptions : RuntimeOptions {
                      json_flag()});
   }
 };
-
-std::vector<int32_t> argmax(const Tensor& logits) {
-  const std::vector<float> values = logits.to_vector();
-  const int64_t n = logits.shape()[-1];
-  std::vector<int32_t> best;
-  for (auto row = values.begin(); row != values.end(); row += n)
-    best.push_back(static_cast<int32_t>(std::max_element(row, row + n) - row));
-  return best;
-}
 
 class CopyTraining : public Task {
  public:
@@ -103,14 +95,14 @@ std::vector<int32_t> copy_of(const AutoregressiveTransformer& model, const std::
   for (const int32_t symbol : sequence) decoder->read(Indices({1}, {symbol}, model.device()));
   std::vector<int32_t> written;
   for (int32_t symbol = 0; written.size() < sequence.size(); written.push_back(symbol))
-    symbol = argmax(decoder->step(Indices({1}, {symbol}, model.device())))[0];
+    symbol = argmax(decoder->step(Indices({1}, {symbol}, model.device()))).to_vector()[0];
   return written;
 }
 
-int evaluate_copy(EvaluateOptions& options) {
+int evaluate_copy(CopyEvaluateOptions& options) {
   check_is_model(options.model);
   const Checkpoint checkpoint = read_checkpoint(options.model, "copy");
-  const AutoregressiveTransformer model = load_autoregressive(checkpoint, options.chosen_device());
+  const AutoregressiveTransformer model = load_model<AutoregressiveTransformer>(checkpoint, options.chosen_device());
   const CopyTask data{.length = model.config.max_length};
   const Key key = key_for(options.seed, Purpose::sampling);
 
@@ -121,7 +113,7 @@ int evaluate_copy(EvaluateOptions& options) {
     const CopyBatch batch = data.batch(key.fold(static_cast<uint64_t>(done)), size);
     const Tensor logits = model(batch.tokens.to(options.chosen_device()));
     finite_output(logits);
-    const std::vector<int32_t> guess = argmax(logits);
+    const std::vector<int32_t> guess = argmax(logits).to_vector();
     for (size_t i = 0; i < guess.size(); ++i)
       if (batch.mask.data()[i] > 0) {
         ++counted;
@@ -196,8 +188,8 @@ int train_copy(CopySettings& settings) { return train(CopyTraining(settings), se
 void add_copy(Subcommand program, Command& chosen) {
   program.add("copy", "the copy task (figure 2); needs no data", [&chosen](Subcommand copy) {
     add_training<CopySettings>(copy, chosen, "train a model; defaults are the paper's", copy_presets, train_copy);
-    add_command<EvaluateOptions>(copy, chosen, "evaluate", "masked accuracy, and some sequences with the model's copy",
-                                 evaluate_copy);
+    add_command<CopyEvaluateOptions>(copy, chosen, "evaluate",
+                                     "masked accuracy, and some sequences with the model's copy", evaluate_copy);
   });
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "apps/training/settings.h"
+#include "apps/training/model_settings.h"
 
 namespace runnel {
 

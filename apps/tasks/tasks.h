@@ -1,5 +1,4 @@
-// The tasks: each is one file in apps/tasks/, which defines its subcommand, and one line here; those that
-// classify sequences have their line in apps/classification/classification.h.
+// The core's tasks: each is one file in apps/tasks/, which defines its subcommand, and one line here.
 #pragma once
 #include "apps/cli/subcommand.h"
 
@@ -9,10 +8,7 @@ void add_copy(Subcommand program, Command& chosen);
 void add_mnist(Subcommand program, Command& chosen);
 void add_cifar10(Subcommand program, Command& chosen);
 void add_images(Subcommand program, Command& chosen);
-void add_classification_tasks(Subcommand program, Command& chosen);
-void add_speech(Subcommand program, Command& chosen);
 
-inline constexpr void (*all_tasks[])(Subcommand, Command&) = {
-    add_copy, add_mnist, add_cifar10, add_images, add_classification_tasks, add_speech};
+inline constexpr void (*all_tasks[])(Subcommand, Command&) = {add_copy, add_mnist, add_cifar10, add_images};
 
 }  // namespace runnel

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <nlohmann/json.hpp>
 #include <utility>
+
+#include "engine/check.h"
 
 namespace runnel {
 namespace {
@@ -22,6 +25,11 @@ std::vector<double> doubles_of(const std::string& bytes) {
   std::vector<double> values(bytes.size() / sizeof(double));
   std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(values.data()));
   return values;
+}
+
+std::string& own_command() {
+  static std::string command;
+  return command;
 }
 
 }  // namespace
@@ -58,6 +66,22 @@ void Communicator::end_all(int status) {
 Communicator& processes() { return *connected(); }
 
 void set_processes(std::shared_ptr<Communicator> all) { connected() = std::move(all); }
+
+void set_own_command(const std::string& command) { own_command() = command; }
+
+void check_that_all_agree(nlohmann::json values) {
+  values["command"] = own_command();
+  const std::vector<std::string> all = processes().all_gather(processes().name() + "\n" + values.dump());
+  const auto parsed = [](const std::string& text) { return nlohmann::json::parse(text.substr(text.find('\n') + 1)); };
+  const nlohmann::json first = parsed(all[0]);
+  for (const std::string& text : all) {
+    const nlohmann::json other = parsed(text);
+    for (const auto& [what, value] : first.items())
+      check(other.value(what, nlohmann::json()) == value, "all processes must be started alike, but ",
+            text.substr(0, text.find('\n')), " has ", what, " ", other.value(what, nlohmann::json()).dump(),
+            ", and rank 0 ", value.dump());
+  }
+}
 
 std::vector<std::vector<double>> map_over_ranks(int64_t count, const std::function<std::vector<double>(int64_t i)>& f) {
   Communicator& all = processes();

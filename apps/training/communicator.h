@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   };
   Cost cost() const { return cost_; }
 
+  // Of a process that a launcher has started: makes processes() all that it has started. Then, if they compute on GPUs:
+  // makes them exchange everything by way of these. Both throw Error if that cannot be.
+  virtual void connect() {}
+  virtual void connect_gpus() {}
   // Whether they exchange nothing until their GPUs are connected.
   virtual bool needs_gpus() const { return false; }
   // True if every process calls this within seconds: all have failed alike, and can end in order.
@@ -77,6 +82,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 // The process group of this program; one process by default.
 Communicator& processes();
 void set_processes(std::shared_ptr<Communicator> all);
+
+// Throws Error that names the first process whose values, or whose command, are not those of rank 0. Collective.
+void check_that_all_agree(nlohmann::json values);
+void set_own_command(const std::string& command);  // what this process was started for: "copy train"
 
 // Thrown where another process has thrown something in map_over_ranks().
 struct PeerFailed {};

@@ -17,12 +17,6 @@
 namespace runnel {
 namespace {
 
-// feed_forward -> feed-forward
-Setting as_flag(Setting setting) {
-  std::replace(setting.name.begin(), setting.name.end(), '_', '-');
-  return setting;
-}
-
 constexpr bool can_change_on_resume = true;
 constexpr uint64_t max_config_bytes = 1 << 20;
 
@@ -117,63 +111,6 @@ nlohmann::json config_json(TrainSettings& settings) {
   nlohmann::json json = to_json(settings.list());
   json["preset"] = settings.preset;
   return json;
-}
-
-template <class Config>
-Settings ModelSettings<Config>::list() {
-  Settings all = TrainSettings::list();
-  all.push_back({"width", &width, in_range(2, 65536), "model width D, shared by the heads"});
-  all.push_back({"recompute",
-                 &recompute,
-                 {},
-                 "activation checkpointing: keep only the layers' inputs and compute the rest again in the backward "
-                 "pass, for less memory and the same numbers",
-                 OldFiles::may_lack_it,
-                 can_change_on_resume});
-  for (const Setting& setting : runnel::list(model))
-    if (!setting.help.empty()) all.push_back(as_flag(setting));
-  return extended(all, all_attention_settings(model.encoder.attention, causal));
-}
-
-template <class Config>
-void ModelSettings<Config>::adapt_to(const nlohmann::json& config) {
-  TrainSettings::adapt_to(config);
-  for (const AttentionKind* kind : attention_kinds())
-    for (const AttentionKind::Option& option : kind->options)
-      if (!config.contains(option.name)) set_attention(option.name, option.value);  // not the preset's value
-}
-
-template <class Config>
-Config ModelSettings<Config>::with_encoder(Config config, int64_t projected_width) const {
-  config.encoder.head_dim = projected_width / config.encoder.heads;
-  config.encoder.recompute = recompute;
-  config.encoder.attention.values = attention_values(config.encoder.attention);
-  const double bytes = 3 * 4 * parameter_lower_bound(config), free = static_cast<double>(free_memory(chosen_device()));
-  check(bytes < free, "a model of --layers ", config.encoder.layers, ", --width ", width, " and --feed-forward ",
-        config.encoder.feed_forward, " needs ", std::ceil(bytes / 1e9),
-        " GB or more for parameters, gradients and moments; ", std::floor(free / 1e8) / 10, " GB are free");
-  return config;
-}
-
-template struct ModelSettings<AutoregressiveConfig>;
-template struct ModelSettings<ClassifierConfig>;
-template struct ModelSettings<TranscriberConfig>;
-
-void TransformerSettings::adapt_to(const nlohmann::json& config) {
-  ModelSettings::adapt_to(config);
-  if (!config.contains("embedding-dropout")) model.embedding_dropout = model.encoder.dropout;
-}
-
-AutoregressiveConfig TransformerSettings::model_for(int64_t vocabulary, int64_t outputs, int64_t max_length) const {
-  const int64_t heads = model.encoder.heads;
-  check<UsageError>(width % heads == 0, "--heads ", heads, " does not divide --width ", width);
-  check<UsageError>(width % 2 == 0, "--width ", width,
-                    " is odd; half of it is the embedding, half the positional encoding");
-  AutoregressiveConfig config = model;
-  config.vocabulary = vocabulary;
-  config.outputs = outputs;
-  config.max_length = max_length;
-  return with_encoder(std::move(config), width);
 }
 
 nlohmann::json read_config(const std::filesystem::path& run_folder) {

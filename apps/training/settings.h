@@ -10,9 +10,6 @@
 #include "apps/cli/subcommand.h"
 #include "apps/training/communicator.h"
 #include "engine/check.h"
-#include "models/autoregressive.h"
-#include "models/classifier.h"
-#include "models/transcriber.h"
 
 namespace runnel {
 
@@ -64,33 +61,6 @@ struct TrainSettings : RuntimeOptions {
 };
 // What config.json holds, and each checkpoint but for the threads: every setting, with the preset.
 nlohmann::json config_json(TrainSettings& settings);
-
-// What the tasks with a transformer take besides: its configuration, of which settings with help become flags, the
-// attention's own settings, and these, from which head_dim follows.
-template <class Config>
-struct ModelSettings : TrainSettings {
-  static constexpr bool causal = std::is_same_v<Config, AutoregressiveConfig>;
-
-  int64_t width = 256;  // D, shared by the heads
-  bool recompute = false;
-  Config model = {};
-
-  Settings list() override;
-  void adapt_to(const nlohmann::json& config) override;
-  // Sets one of the attention's own settings, for presets.
-  void set_attention(const std::string& name, SettingValue value) { model.encoder.attention.values[name] = value; }
-
- protected:
-  // Throws UsageError that names the flag that cannot be, and Error if the memory cannot hold such a model and its
-  // training.
-  Config with_encoder(Config config, int64_t projected_width) const;
-};
-
-struct TransformerSettings : ModelSettings<AutoregressiveConfig> {
-  void adapt_to(const nlohmann::json& config) override;
-  // The model of these settings. Throws as with_encoder.
-  AutoregressiveConfig model_for(int64_t vocabulary, int64_t outputs, int64_t max_length) const;
-};
 
 // The config.json of a run. Throws Error if there is none, or if it cannot be read.
 nlohmann::json read_config(const std::filesystem::path& run_folder);

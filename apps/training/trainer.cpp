@@ -14,7 +14,6 @@
 #include "apps/cli/terminal.h"
 #include "apps/cli/version.h"
 #include "apps/plots/pictures.h"
-#include "apps/processes/launcher.h"
 #include "apps/training/communicator.h"
 #include "apps/training/dry_run.h"
 #include "apps/training/interrupt.h"

@@ -15,7 +15,7 @@
 // last places; nobody reads it, and its rows of the results are cleared.
 #include "cuda/attention/softmax.h"
 #include "cuda/temporary.h"
-#include "ops/kernels/approximate_attention.h"
+#include "ops/kernels/lsh_attention.h"
 #include "ops/numerics.h"
 
 namespace runnel::cuda {

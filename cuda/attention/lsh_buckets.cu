@@ -1,7 +1,7 @@
 // How lsh attention sorts positions into buckets: see ops/cpu/attention/lsh_attention.cpp.
 #include "cuda/attention/tiles.h"
 #include "cuda/draw.h"
-#include "ops/kernels/approximate_attention.h"
+#include "ops/kernels/lsh_attention.h"
 
 namespace runnel::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include "models/attention.h"
 
 #include "engine/check.h"
-#include "ops/approximate_attention.h"
+#include "ops/lsh_attention.h"
 
 namespace runnel {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "engine/check.h"
 #include "engine/tape.h"
-#include "ops/approximate_attention.h"
 #include "ops/attention/arguments.h"
-#include "ops/kernels/approximate_attention.h"
+#include "ops/kernels/lsh_attention.h"
+#include "ops/lsh_attention.h"
 
 namespace runnel {
 

@@ -61,10 +61,10 @@ void cpu::linear_forward(float* y, const float* x, const float* w, const float* 
 
 namespace {
 
-struct LinearGradients {
+struct LayerGradients {
   float *dx, *dw, *db;  // each may be null
 };
-struct LinearInputs {
+struct LayerInputs {
   const float *dy, *x, *y;
   LinearSizes sizes;
   Activation activation;
@@ -74,7 +74,7 @@ struct LinearInputs {
 
 // g of `count` rows, whose first number is number `begin` of dy: dy itself where it is that, else computed into
 // `memory`.
-const float* output_gradient(float* memory, const LinearInputs& of, int64_t begin, int64_t count) {
+const float* output_gradient(float* memory, const LayerInputs& of, int64_t begin, int64_t count) {
   const float* const dy = of.dy + begin;
   const int64_t n = count * of.sizes.out;
   if (of.activation == Activation::relu) {
@@ -89,7 +89,7 @@ const float* output_gradient(float* memory, const LinearInputs& of, int64_t begi
 }
 
 // The gradients of rows [begin, end), of which those of w and b are sums.
-void backward_rows(const LinearGradients& to, const LinearInputs& of, const std::deque<PackedWeights>& w, int64_t begin,
+void backward_rows(const LayerGradients& to, const LayerInputs& of, const std::deque<PackedWeights>& w, int64_t begin,
                    int64_t end) {
   const auto [layers, rows, out, in] = of.sizes;
   const Scratch g_memory(rows_at_once * out);
@@ -129,8 +129,8 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
   const RowParts parts(s.rows, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most))), 1);
   const int64_t size = (dw ? weights : 0) + (db ? biases : 0);
   const Scratch sums((parts.count - 1) * size);
-  const LinearInputs inputs{dy, x, y, s, activation, dropout, add_dx};
-  const auto of_part = [&](int64_t part) -> LinearGradients {
+  const LayerInputs inputs{dy, x, y, s, activation, dropout, add_dx};
+  const auto of_part = [&](int64_t part) -> LayerGradients {
     if (part == 0) return {dx, dw, db};
     float* const own = sums.data() + (part - 1) * size;
     return {dx, dw ? own : nullptr, db ? own + size - biases : nullptr};

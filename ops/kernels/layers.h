@@ -12,29 +12,6 @@ namespace runnel {
 // of the whole tensor, in this kernel and in all others with dropout.
 KERNEL(dropout(float* y, const float* x, int64_t n, Dropout dropout))
 
-// A layer of a long short-term memory, in one direction or both, see ops/cpu/lstm.cpp: y [B,T,D H], 0 at padding,
-// states [D,B,H], lengths [B] (null: all are T).
-struct LstmSizes {
-  int64_t directions, batch, frames, width;  // D, B, T, H
-  constexpr int64_t kept() const { return 5 * width; }
-};
-struct LstmInputs {
-  const float *gates[2], *w[2];  // of each direction: W x + b [B,T,4H], recurrent weights [4H,H]; blocks i, f, g, o
-};
-struct LstmGradients {
-  float* gates[2];
-};
-// h0, c0 (null: zero): the states before the first step; h1, c1: after the last. kept [D,B,T,5H] (null: not wanted): i,
-// f, g, o and c, undefined at padding.
-KERNEL(lstm_forward(float* y, float* h1, float* c1, float* kept, LstmInputs in, const float* h0, const float* c0,
-                    const int32_t* lengths, LstmSizes sizes))
-// Of in, w is read. dh0 and dc0 may both be null: not wanted; dh1 and dc1 may be null: zero.
-KERNEL(lstm_backward(LstmGradients to, float* dh0, float* dc0, const float* dy, const float* dh1, const float* dc1,
-                     const float* kept, LstmInputs in, const float* c0, const int32_t* lengths, LstmSizes sizes))
-// h [B,T,H]: the state of a direction before each frame, 0 at padding.
-KERNEL(lstm_previous(float* h, const float* y, const float* h0, const int32_t* lengths, int64_t direction,
-                     LstmSizes sizes))
-
 // s = x + dropout(a) (a may be null: s = x);  y = (s - mean) rstd gamma + beta, per row of D with the biased variance
 // and eps inside the root. mean and rstd are [rows].
 KERNEL(layer_norm_forward(float* y, float* mean, float* rstd, const float* x, const float* a, const float* gamma,

@@ -20,23 +20,6 @@ KERNEL(categorical_sample(int32_t* drawn, const float* logits, const Key* keys, 
 // y[0] = a[0] / b[0]: a mean over a mask whose sum only the device knows.
 KERNEL(divide(float* y, const float* a, const float* b))
 
-// Connectionist temporal classification (Graves et al. 2006), see ops/cpu/ctc_loss.cpp: logits z [B,T,V], targets
-// [B,U]; lengths and target_lengths [B] (null: all are T, or U).
-struct CtcSizes {
-  int64_t batch, frames, symbols, labels;  // B, T, V, U
-  int32_t blank;
-  bool zero_infinity;
-  constexpr int64_t states() const { return 2 * labels + 1; }
-};
-// loss[b] = -log of the probability that the frames of sequence b spell its labels; infinity, or 0 if zero_infinity,
-// where that is 0. For the backward pass, alpha [B,T,states] and normaliser [B,T] = log sum_k e^z, which may both be
-// null: not wanted.
-KERNEL(ctc_loss_forward(float* loss, float* alpha, float* normaliser, const float* logits, const int32_t* lengths,
-                        const int32_t* targets, const int32_t* target_lengths, CtcSizes sizes))
-KERNEL(ctc_loss_backward(float* dlogits, const float* dloss, const float* alpha, const float* normaliser,
-                         const float* logits, const int32_t* lengths, const int32_t* targets,
-                         const int32_t* target_lengths, CtcSizes sizes))
-
 // Mixture of K discretized logistics (PixelCNN++, Salimans et al. 2017) over the bytes 0..255, which stand for
 // -1, -1 + 2/255, ..., 1. params [rows,3K] hold K mixture logits, K means, K log-scales (taken as at least -7); see
 // ops/cpu/logistic_mixture.cpp. nll[r] = -log P(byte[r]), in nats.

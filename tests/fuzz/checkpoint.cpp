@@ -6,5 +6,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace runnel;
   const auto path = fuzz::write("x.safetensors", data, size);
   fuzz::ends_well([&] { verify_safetensors(path); });
-  return fuzz::ends_well([&] { load_autoregressive(read_checkpoint(path)); });
+  return fuzz::ends_well([&] { load_model<AutoregressiveTransformer>(read_checkpoint(path)); });
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "datasets/speech_folder.h"
+#include "datasets/speech/speech_folder.h"
 #include "tests/fuzz/file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,5 +1,5 @@
 // config.json of a run that is resumed, and a file of settings, --config.
-#include "apps/training/settings.h"
+#include "apps/training/model_settings.h"
 #include "models/json.h"
 #include "tests/fuzz/file.h"
 

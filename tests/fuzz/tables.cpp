@@ -1,8 +1,8 @@
 // Long Range Arena's tables, of ListOps and of pairs of texts, by the reader of lines; and a folder of texts. The first
 // byte says which.
-#include "datasets/listops.h"
-#include "datasets/text_folder.h"
-#include "datasets/text_pairs.h"
+#include "datasets/lra/listops.h"
+#include "datasets/lra/text_folder.h"
+#include "datasets/lra/text_pairs.h"
 #include "tests/fuzz/file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -28,7 +28,7 @@
 
 #include "ops/cpu/attention/online_softmax.h"
 #include "ops/cpu/sequences.h"
-#include "ops/kernels/approximate_attention.h"
+#include "ops/kernels/lsh_attention.h"
 
 namespace runnel {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "engine/random.h"
 #include "ops/cpu/sequences.h"
-#include "ops/kernels/approximate_attention.h"
+#include "ops/kernels/lsh_attention.h"
 
 namespace runnel {
 namespace {

@@ -1,0 +1,112 @@
+// runnel bench lra-speed: Long Range Arena's table of speed and memory over the length, on texts of bytes.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/bench/bench.h"
+#include "apps/lra/published.h"
+#include "apps/training/updater.h"
+#include "engine/check.h"
+#include "engine/memory.h"
+#include "models/lra/classifier.h"
+#include "ops/losses.h"
+
+namespace runnel {
+namespace {
+
+struct SpeedOptions : BenchOptions {
+  int64_t batch = 1;
+  int64_t longest = 4096;
+  ClassifierConfig model = {
+      .encoder = {.layers = 4, .heads = 4, .head_dim = 64, .feed_forward = 1024, .norm = "pre", .gelu = true}};
+
+  Settings list() override {
+    return extended(
+        BenchOptions::list(),
+        {{"batch", &batch, in_range(1, 1 << 20), "sequences of an update; Long Range Arena has 32"},
+         {"longest", &longest, in_range(1024, 1 << 20), "lengths are the multiples of 1024 up to this one"},
+         {"layers", &model.encoder.layers, in_range(1, 1024), "encoder layers"},
+         {"heads", &model.encoder.heads, in_range(1, 1024), "attention heads"},
+         {"head-dim", &model.encoder.head_dim, in_range(1, 256), "E = M"},
+         {"feed-forward", &model.encoder.feed_forward, in_range(1, 1 << 20), "width of the feed-forward layers"}});
+  }
+};
+
+struct Cost {
+  double seconds, bytes;  // of an update
+};
+
+Cost measure(const SpeedOptions& o, const std::string& kind, int64_t length) {
+  const Device device = o.chosen_device();
+  const int64_t live = memory_use(device).live;
+  reset_peak(device);
+  ClassifierConfig config = o.model;
+  config.encoder.attention.kind = kind;
+  config.max_length = length;
+  const SequenceClassifier model(config, Key{1}, device);
+  ShardedOptimizer optimizer(model.parameters(), authors_options);
+  Updater updater(optimizer, device, Key{2}, [&](const Slice& s, Key key) {
+    return cross_entropy(model({s.indices[0], s.indices[1], s.indices[2]}, key), s.indices[3]);
+  });
+  std::vector<int32_t> tokens, positions, labels;
+  for (int64_t b = 0; b < o.batch; ++b) {
+    for (int64_t l = 0; l < length; ++l) {
+      tokens.push_back(1 + static_cast<int32_t>(Key{3}.below(static_cast<uint64_t>(b * length + l), 256)));
+      positions.push_back(static_cast<int32_t>(l));
+    }
+    labels.push_back(static_cast<int32_t>(b % 2));
+  }
+  const Shape shape{o.batch, length}, rows{o.batch};
+  const Slice slice{{Indices(shape, tokens), Indices(shape, positions),
+                     Indices(rows, std::vector<int32_t>(static_cast<size_t>(o.batch), static_cast<int32_t>(length))),
+                     Indices(rows, labels)},
+                    {},
+                    static_cast<double>(o.batch),
+                    shape.size()};
+  int64_t step = 0;
+  const double seconds = median_seconds(o, [&] { updater.update(step++, {slice}); });
+  return {seconds, static_cast<double>(memory_use(device).peak - live)};
+}
+
+int bench_lra_speed(SpeedOptions& o) {
+  fmt::print(
+      "{}\nupdates of a classifier of texts of bytes: {} layers, {} heads of {}, batch {}; speed and memory "
+      "relative to softmax at the same length; beside them what Long Range Arena published\n",
+      hardware(o, product_rate(o)), o.model.encoder.layers, o.model.encoder.heads, o.model.encoder.head_dim, o.batch);
+  std::vector<int64_t> lengths;
+  for (int64_t length = 1024; length <= o.longest; length += 1024) lengths.push_back(length);
+  Choices kinds = attention_names(false);
+  std::stable_partition(kinds.begin(), kinds.end(), [](const std::string& kind) { return kind == "softmax"; });
+  Table table(o, "lra-speed", {"attention", "L", "updates/s", "speed", "LRA speed", "MB", "memory", "LRA memory"},
+              std::ssize(kinds) * std::ssize(lengths));
+  std::vector<Cost> softmax;
+  for (const std::string& kind : kinds)
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      const Cost cost = measure(o, kind, lengths[i]);
+      if (kind == "softmax") softmax.push_back(cost);
+      std::string speed = "-", memory = "-";
+      const auto theirs = std::find_if(std::begin(published_results), std::end(published_results),
+                                       [&](const PublishedResults& r) { return r.kind == kind; });
+      const PublishedResults& base = published_results[0];
+      if (i < 4 && theirs != std::end(published_results) && theirs->steps_per_second[i] > 0) {
+        speed = fmt::format("{:.1f}", theirs->steps_per_second[i] / base.steps_per_second[i]);
+        memory = fmt::format("{:.2f}", theirs->gigabytes[i] / base.gigabytes[i]);
+      }
+      table.row({kind, std::to_string(lengths[i]), fmt::format("{:.3g}", 1 / cost.seconds),
+                 fmt::format("{:.2f}", softmax[i].seconds / cost.seconds), speed,
+                 fmt::format("{:.0f}", cost.bytes / 1e6), fmt::format("{:.2f}", cost.bytes / softmax[i].bytes),
+                 memory});
+    }
+  table.finish();
+  return 0;
+}
+
+}  // namespace
+
+void add_lra_speed(Subcommand bench, Command& chosen) {
+  add_command<SpeedOptions>(bench, chosen, "lra-speed",
+                            "Long Range Arena: speed and memory of training over the length, relative to softmax",
+                            bench_lra_speed);
+}
+
+}  // namespace runnel
