@@ -11,7 +11,7 @@
 
 namespace runnel {
 
-struct BenchKernel;  // apps/bench/bench.h
+struct BenchKernel;  // apps/bench/kernels.h
 
 struct Package {  // in apps/<package>/package.cpp; null: it adds nothing of the kind
   void (*add_commands)(Subcommand program, Command& chosen) = nullptr;

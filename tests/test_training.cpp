@@ -308,3 +308,34 @@ TEST_CASE("training: Ctrl-C during validation saves and leaves; the resumed run 
   for (const char* file : {"last.safetensors", "best.safetensors"})
     CHECK(tensors("whole", file) == tensors("halves", file));
 }
+
+TEST_CASE("presets: flags of the base come before its own; others follow from a setting") {
+  int64_t width = 1;
+  bool mask = false;
+  std::string kind = "linear";
+  const Settings list{{"width", &width, in_range(1, 100), ""}, {"mask", &mask, {}, ""}, {"kind", &kind, {}, ""}};
+  const Presets presets{{.name = "paper",
+                         .flags = "--width 2",
+                         .depends_on = "kind",
+                         .cases = {{"lsh", "--width 3 --mask"}, {"", "--width 4"}}},
+                        {"small", "--mask", "paper"}};
+  set_preset(list, presets, "paper");
+  CHECK((width == 4 && !mask));
+  kind = "lsh";
+  set_preset_cases(list, presets, "paper");
+  CHECK((width == 3 && mask));
+  mask = false;
+  set_preset(list, presets, "small");
+  CHECK((width == 2 && mask));
+  CHECK(preset_text(presets).find("\n          with --kind lsh: --width 3 --mask\n") != std::string::npos);
+  check_fails(
+      [&] {
+        set_preset(list, {{"wrong", "--height 3"}}, "wrong");
+      },
+      "a preset sets --height, which is no setting of this command");
+  check_fails(
+      [&] {
+        set_preset(list, {{"wrong", "--width 1000"}}, "wrong");
+      },
+      "a preset sets --width: 1000 is not a number from 1 to 100");
+}

@@ -42,9 +42,7 @@ struct ConvergenceOptions : RuntimeOptions {
 
 // One kind of attention after the other, on the same batches.
 int bench_convergence(ConvergenceOptions& options) {
-  const std::vector<CopySettings> all = copy_presets();
-  const CopySettings& preset =
-      *std::find_if(all.begin(), all.end(), [&](const CopySettings& s) { return s.preset == options.preset; });
+  const CopySettings preset = copy_preset(options.preset);
   std::string series, losses;
   nlohmann::json rows = nlohmann::json::array();
   for (const std::string& name : chosen_words("attention", options.attention, attention_names(true))) {

@@ -53,8 +53,8 @@ int64_t large_array(Device device) { return int64_t{1} << (is_emulator(device) ?
 
 }  // namespace
 
-KernelInputs::KernelInputs(Device device)
-    : device_(device),
+KernelInputs::KernelInputs(Device where)
+    : device(where),
       batch(batch_on(device)),
       x0(floats({n})),
       x1(floats({n})),
@@ -67,13 +67,13 @@ KernelInputs::KernelInputs(Device device)
       g(floats({n})),
       bias(floats({f})) {}
 
-Tensor KernelInputs::floats(std::initializer_list<int64_t> shape) { return uniform(shape, Key{++seed_}, device_); }
+Tensor KernelInputs::floats(std::initializer_list<int64_t> shape) { return uniform(shape, Key{++seed}, device); }
 
 Indices KernelInputs::numbers_below(int64_t count, uint32_t below) {
   Indices t(Shape{count});
-  const Key key{++seed_};
+  const Key key{++seed};
   for (int64_t i = 0; i < count; ++i) t.data()[i] = static_cast<int32_t>(key.below(static_cast<uint64_t>(i), below));
-  return t.to(device_);
+  return t.to(device);
 }
 
 namespace {

@@ -16,19 +16,14 @@ struct BenchKernel {
 };
 
 // Arguments of kernels, at the sizes of the paper's copy task.
-class KernelInputs {
- public:
-  explicit KernelInputs(Device device);
+struct KernelInputs {
+  explicit KernelInputs(Device where);
   Tensor floats(std::initializer_list<int64_t> shape);   // in [-1, 1)
   Indices numbers_below(int64_t count, uint32_t below);  // in [0, below)
 
   static constexpr int64_t length = 128, heads = 8, e = 32, d = heads * e, f = 1024;
-
- private:
-  Device device_;
-  uint64_t seed_ = 0;
-
- public:
+  const Device device;
+  uint64_t seed = 0;  // of the last that was drawn
   const int64_t batch, rows = batch * length, sequences = batch * heads, n = rows * d;
   Tensor x0, x1, x2, l, small;    // outputs: [n] [n] [n] [rows heads] [f]
   const Tensor a, b, c, g, bias;  // inputs: [n] [n] [n] [n] [f]

@@ -69,6 +69,16 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
   return closest ? std::string("; did you mean ") + prefix + *closest + "?" : "";
 }
 
+// "; did you mean lra listops?" for the name of a command one level below, or "".
+std::string level_below(const std::string& word, CLI::App& command) {
+  for (CLI::App* child : command.get_subcommands({})) {
+    fill(child);
+    for (const CLI::App* grandchild : child->get_subcommands({}))
+      if (grandchild->get_name() == word) return "; did you mean " + child->get_name() + " " + word + "?";
+  }
+  return "";
+}
+
 std::vector<std::string> flag_names(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options())
@@ -77,8 +87,8 @@ std::vector<std::string> flag_names(const CLI::App& command) {
 }
 
 // Throws UsageError unless the words name a complete command and nothing is left over.
-void check_understood(const CLI::App& program) {
-  const CLI::App* last = &program;
+void check_understood(CLI::App& program) {
+  CLI::App* last = &program;
   std::string words = "runnel";
   std::vector<std::string> left = last->remaining();
   while (!last->get_subcommands().empty()) {
@@ -95,9 +105,11 @@ void check_understood(const CLI::App& program) {
     listed += " " + commands.back();
   }
   const std::string what = left.empty() ? "" : "\"" + excerpt(left[0]) + "\"";
+  const std::string below = left.empty() ? "" : level_below(left[0], *last);
   if (!commands.empty())
     fail<UsageError>("after \"", words, "\" comes one of:", listed, left.empty() ? "" : "; not " + what,
-                     left.empty() ? "" : suggestion(left[0], commands, ""), "; --help explains them");
+                     left.empty() || !below.empty() ? below : suggestion(left[0], commands, ""),
+                     "; --help explains them");
   if (left.empty()) return;
   check<UsageError>(left[0].starts_with("-"), "\"", words, "\" takes no ", what, "; --help lists its flags");
   const std::string flag = left[0].substr(0, left[0].find('='));

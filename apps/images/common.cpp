@@ -34,10 +34,9 @@ std::vector<int64_t> count_first_bytes(const ImageSet& images) {
   return counts;
 }
 
-void add_image_task(Subcommand program, Command& chosen, const ImageDataset& dataset,
-                    std::vector<ImageSettings> (*presets)(const ImageDataset&)) {
+void add_image_task(Subcommand program, Command& chosen, const ImageDataset& dataset, Presets (*presets)()) {
   program.add(dataset.name, dataset.help, [presets, &chosen, &dataset](Subcommand task) {
-    add_training_command(task, chosen, [presets, &dataset] { return presets(dataset); });
+    add_training_command(task, chosen, dataset, presets());
     add_evaluate(task, chosen, dataset);
     add_sample(task, chosen, dataset);
     add_complete(task, chosen, dataset);
@@ -185,14 +184,12 @@ std::vector<uint8_t> generate(const Decoder& start, Key seed, int64_t first, int
 std::vector<uint8_t> divided_images(int64_t count,
                                     const std::function<std::vector<uint8_t>(int64_t begin, int64_t end)>& draw_some) {
   const int64_t shares = processes().size();
-  const auto drawn = map_over_ranks(shares, [&](int64_t share) -> std::vector<double> {
+  const auto drawn = map_over_ranks(shares, [&](int64_t share) {
     const int64_t begin = share * count / shares, end = (share + 1) * count / shares;
-    if (begin == end) return {};
-    const std::vector<uint8_t> images = draw_some(begin, end);
-    return {images.begin(), images.end()};
+    return begin == end ? std::vector<uint8_t>() : draw_some(begin, end);
   });
   std::vector<uint8_t> all;
-  for (const std::vector<double>& images : drawn) all.insert(all.end(), images.begin(), images.end());
+  for (const std::vector<uint8_t>& images : drawn) all.insert(all.end(), images.begin(), images.end());
   return all;
 }
 

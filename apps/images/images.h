@@ -56,12 +56,11 @@ struct ImageSettings : TransformerSettings {
 };
 // paper: the paper's model and training; small and tiny: what learns most in an hour or less, and in a few minutes, on
 // two cores. For line drawings such as MNIST's digits, and for photographs.
-std::vector<ImageSettings> image_presets(const ImageDataset& dataset);
-std::vector<ImageSettings> photograph_presets(const ImageDataset& dataset);
+Presets drawing_presets();
+Presets photograph_presets();
 
 // Adds the subcommand with all its commands.
-void add_image_task(Subcommand program, Command& chosen, const ImageDataset& dataset,
-                    std::vector<ImageSettings> (*presets)(const ImageDataset&));
+void add_image_task(Subcommand program, Command& chosen, const ImageDataset& dataset, Presets (*presets)());
 
 // --- what the commands share ---
 
@@ -137,7 +136,7 @@ Indices tokens_at(const ImageSet& images, bool class_conditional, const std::vec
                   Device device);
 constexpr int64_t stages = 8;  // at which something that grows is shown
 
-void add_training_command(Subcommand task, Command& chosen, const std::function<std::vector<ImageSettings>()>& presets);
+void add_training_command(Subcommand task, Command& chosen, const ImageDataset& dataset, const Presets& presets);
 void add_evaluate(Subcommand task, Command& chosen, const ImageDataset& dataset);
 void add_sample(Subcommand task, Command& chosen, const ImageDataset& dataset);
 void add_complete(Subcommand task, Command& chosen, const ImageDataset& dataset);

@@ -81,9 +81,7 @@ int bench_lra(ArenaOptions& o) {
   const auto column =
       static_cast<size_t>(std::find(std::begin(arena_tasks), std::end(arena_tasks), o.task) - std::begin(arena_tasks));
   const std::vector<std::string> kinds = chosen_words("attention", o.attention, attention_names(false));
-  const std::vector<ClassificationSettings> presets = classification_presets(dataset);
-  ClassificationSettings base =
-      *std::find_if(presets.begin(), presets.end(), [&](const auto& s) { return s.preset == o.preset; });
+  ClassificationSettings base = classification_preset(dataset, o.preset);
   static_cast<RuntimeOptions&>(base) = o;
   base.data = o.data;
   if (o.steps) base.steps = o.steps, base.minutes = 0;
@@ -103,8 +101,7 @@ int bench_lra(ArenaOptions& o) {
   for (const std::string& kind : kinds)
     for (int64_t i = 0; i < o.seeds; ++i) {
       ClassificationSettings settings = base;
-      settings.model.encoder.attention.kind = kind;
-      settings.adapt_preset();
+      set_attention(settings, kind);
       settings.seed = o.seed + static_cast<uint64_t>(i);
       settings.out = (folder / fmt::format("{}-{}", kind, settings.seed)).string();
       settings.resume = fs::exists(fs::path(settings.out) / "last.safetensors");

@@ -33,8 +33,7 @@ struct ClassificationSettings : ModelSettings<ClassifierConfig> {
   std::string data;
 
   Settings list() override;
-  Settings data_settings();      // those of them that say what a model reads
-  void adapt_preset() override;  // paper: Long Range Arena's sizes of the model depend on the kind of attention
+  Settings data_settings();  // those of them that say what a model reads
   ClassifierConfig model_for(int64_t classes) const;
   SequenceView view() const { return {length, mask_zero}; }
 };
@@ -66,7 +65,9 @@ inline constexpr const ClassificationDataset* classification_datasets[] = {
 
 // paper: Long Range Arena's model and training; small: the two-layer setting of Nystromformer and Skyformer; tiny: a
 // few minutes on two cores.
-std::vector<ClassificationSettings> classification_presets(const ClassificationDataset& dataset);
+ClassificationSettings classification_preset(const ClassificationDataset& dataset, const std::string& name);
+// Chooses a kind of attention, and what the preset sets for it.
+void set_attention(ClassificationSettings& settings, const std::string& kind);
 // Finds --data and reads or generates it.
 ClassificationData load_data(ClassificationSettings& settings);
 int train_classification(ClassificationSettings& settings, const ClassificationData& data);

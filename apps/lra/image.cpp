@@ -1,4 +1,4 @@
-// runnel image: CIFAR-10's photographs in grey, one byte after another, in ten classes (Long Range Arena's Image).
+// runnel lra image: CIFAR-10's photographs in grey, one byte after another, in ten classes (Long Range Arena's Image).
 #include "apps/lra/classification.h"
 #include "datasets/files.h"
 #include "datasets/lra/image_sequences.h"

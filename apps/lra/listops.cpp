@@ -1,4 +1,4 @@
-// runnel listops: expressions of nested lists, whose value is a digit (Long Range Arena's ListOps).
+// runnel lra listops: expressions of nested lists, whose value is a digit (Long Range Arena's ListOps).
 #include "datasets/lra/listops.h"
 
 #include "apps/lra/classification.h"

@@ -1,4 +1,4 @@
-// runnel pathfinder: whether a dashed path connects two markers (Long Range Arena's Pathfinder, 32 x 32).
+// runnel lra pathfinder: whether a dashed path connects two markers (Long Range Arena's Pathfinder, 32 x 32).
 #include "datasets/lra/pathfinder.h"
 
 #include "apps/images/images.h"

@@ -1,4 +1,4 @@
-// runnel retrieval: whether two texts belong together, both read byte by byte by one encoder (Long Range Arena's
+// runnel lra retrieval: whether two texts belong together, both read byte by byte by one encoder (Long Range Arena's
 // Retrieval).
 #include "apps/lra/classification.h"
 #include "datasets/files.h"

@@ -1,4 +1,4 @@
-// runnel text: classes of texts, byte by byte: reviews of films (Long Range Arena's Text), or a user's own folders.
+// runnel lra text: classes of texts, byte by byte: reviews of films (Long Range Arena's Text), or a user's own folders.
 #include "engine/text.h"
 #include "apps/lra/classification.h"
 #include "datasets/files.h"

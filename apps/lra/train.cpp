@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "apps/cli/terminal.h"
 #include "apps/lra/classification.h"
@@ -173,169 +174,130 @@ int train_classification(ClassificationSettings& s, const ClassificationData& da
 
 namespace {
 
-// Long Range Arena's configurations: lra_benchmarks/<task>/configs, where a system's own differs from the base.
-struct PaperModel {
-  std::string task, attention;  // "": every other
-  int64_t width, heads, layers, projection, feed_forward;
-  std::string pool;
+// Long Range Arena's configurations, lra_benchmarks/<task>/configs: the sizes of the kinds of attention that have their
+// own, and of all others. A class token would see the first of several separate blocks only; those that leave out black
+// pixels ignore masks in the original.
+const std::map<std::string, std::vector<std::pair<std::string, std::string>>>& paper_sizes() {
+  static const std::map<std::string, std::vector<std::pair<std::string, std::string>>> sizes{
+      {"listops",
+       {{"local", "--width 512 --heads 8 --layers 4 --projection 0 --feed-forward 1024 --pool mean"},
+        {"sinkhorn", "--width 512 --heads 8 --layers 4 --projection 0 --feed-forward 1024 --pool mean"},
+        {"", "--width 512 --heads 8 --layers 4 --projection 0 --feed-forward 1024 --pool cls"}}},
+      {"text",
+       {{"local", "--width 256 --heads 4 --layers 4 --projection 0 --feed-forward 1024 --pool mean"},
+        {"sinkhorn", "--width 256 --heads 4 --layers 4 --projection 0 --feed-forward 1024 --pool mean"},
+        {"", "--width 256 --heads 4 --layers 4 --projection 0 --feed-forward 1024 --pool cls"}}},
+      {"retrieval",
+       {{"local", "--width 128 --heads 4 --layers 4 --projection 0 --feed-forward 512 --pool mean"},
+        {"sinkhorn", "--width 128 --heads 4 --layers 4 --projection 0 --feed-forward 512 --pool mean"},
+        {"", "--width 128 --heads 4 --layers 4 --projection 0 --feed-forward 512 --pool cls"}}},
+      {"image",
+       {{"local", "--width 128 --heads 2 --layers 1 --projection 64 --feed-forward 128 --pool mean --mask-zero"},
+        {"longformer", "--width 128 --heads 4 --layers 4 --projection 64 --feed-forward 128 --pool mean --mask-zero"},
+        {"lsh", "--width 64 --heads 8 --layers 4 --projection 32 --feed-forward 64 --pool cls"},
+        {"sinkhorn", "--width 32 --heads 1 --layers 1 --projection 0 --feed-forward 64 --pool mean --mask-zero"},
+        {"bigbird", "--width 128 --heads 1 --layers 1 --projection 64 --feed-forward 128 --pool cls --mask-zero"},
+        {"linear", "--width 128 --heads 8 --layers 1 --projection 64 --feed-forward 128 --pool cls"},
+        {"performer", "--width 128 --heads 8 --layers 1 --projection 64 --feed-forward 128 --pool cls"},
+        {"linformer", "--width 128 --heads 8 --layers 1 --projection 64 --feed-forward 128 --pool cls"},
+        {"", "--width 128 --heads 8 --layers 1 --projection 64 --feed-forward 128 --pool cls --mask-zero"}}},
+      {"pathfinder",
+       {{"linear", "--width 128 --heads 2 --layers 1 --projection 64 --feed-forward 128 --pool mean"},
+        {"linformer", "--width 32 --heads 2 --layers 1 --projection 16 --feed-forward 32 --pool mean"},
+        {"performer", "--width 32 --heads 8 --layers 4 --projection 16 --feed-forward 32 --pool mean"},
+        {"bigbird", "--width 64 --heads 2 --layers 4 --projection 32 --feed-forward 64 --pool mean --mask-zero"},
+        {"local", "--width 64 --heads 4 --layers 2 --projection 32 --feed-forward 64 --pool mean --mask-zero"},
+        {"longformer", "--width 32 --heads 2 --layers 2 --projection 16 --feed-forward 32 --pool mean --mask-zero"},
+        {"lsh", "--width 64 --heads 8 --layers 2 --projection 32 --feed-forward 64 --pool mean"},
+        {"sinkhorn", "--width 32 --heads 4 --layers 2 --projection 16 --feed-forward 64 --pool mean --mask-zero"},
+        {"sparse", "--width 32 --heads 8 --layers 1 --projection 16 --feed-forward 32 --pool mean --mask-zero"},
+        {"synthesizer", "--width 64 --heads 4 --layers 2 --projection 32 --feed-forward 64 --pool mean --mask-zero"},
+        {"", "--width 32 --heads 4 --layers 4 --projection 16 --feed-forward 32 --pool mean --mask-zero"}}}};
+  return sizes;
+}
+
+// Training in the paper: the learning rate of texts is the peak of .05 min(1, s/w) / sqrt(max(s, w)); the warm-up of
+// pictures is an epoch. small, of listops: with 1e-4, or elu + 1, 5,000 updates do not suffice
+// (docs/notes/2026-11-25-listops.md). tiny: a few minutes on two cores; an expression that is cut has no value.
+struct TrainingFlags {
+  std::string paper, small, tiny;
 };
-const std::vector<PaperModel>& paper_models() {
-  static const std::vector<PaperModel> models{// A class token would see the first of several separate blocks only.
-                                              {"listops", "local", 512, 8, 4, 512, 1024, "mean"},
-                                              {"listops", "sinkhorn", 512, 8, 4, 512, 1024, "mean"},
-                                              {"listops", "", 512, 8, 4, 512, 1024, "cls"},
-                                              {"text", "local", 256, 4, 4, 256, 1024, "mean"},
-                                              {"text", "sinkhorn", 256, 4, 4, 256, 1024, "mean"},
-                                              {"text", "", 256, 4, 4, 256, 1024, "cls"},
-                                              {"retrieval", "local", 128, 4, 4, 128, 512, "mean"},
-                                              {"retrieval", "sinkhorn", 128, 4, 4, 128, 512, "mean"},
-                                              {"retrieval", "", 128, 4, 4, 128, 512, "cls"},
-                                              {"image", "local", 128, 2, 1, 64, 128, "mean"},
-                                              {"image", "longformer", 128, 4, 4, 64, 128, "mean"},
-                                              {"image", "lsh", 64, 8, 4, 32, 64, "cls"},
-                                              {"image", "sinkhorn", 32, 1, 1, 32, 64, "mean"},
-                                              {"image", "bigbird", 128, 1, 1, 64, 128, "cls"},
-                                              {"image", "", 128, 8, 1, 64, 128, "cls"},
-                                              {"pathfinder", "linear", 128, 2, 1, 64, 128, "mean"},
-                                              {"pathfinder", "linformer", 32, 2, 1, 16, 32, "mean"},
-                                              {"pathfinder", "performer", 32, 8, 4, 16, 32, "mean"},
-                                              {"pathfinder", "bigbird", 64, 2, 4, 32, 64, "mean"},
-                                              {"pathfinder", "local", 64, 4, 2, 32, 64, "mean"},
-                                              {"pathfinder", "longformer", 32, 2, 2, 16, 32, "mean"},
-                                              {"pathfinder", "lsh", 64, 8, 2, 32, 64, "mean"},
-                                              {"pathfinder", "sinkhorn", 32, 4, 2, 16, 64, "mean"},
-                                              {"pathfinder", "sparse", 32, 8, 1, 16, 32, "mean"},
-                                              {"pathfinder", "synthesizer", 64, 4, 2, 32, 64, "mean"},
-                                              {"pathfinder", "", 32, 4, 4, 16, 32, "mean"}};
-  return models;
+const std::map<std::string, TrainingFlags>& training_flags() {
+  static const std::string text = "--batch 32 --schedule rsqrt --weight-decay 0.1 --positions sinusoidal ";
+  static const std::map<std::string, TrainingFlags> flags{
+      {"listops", {text + "--length 2000 --steps 5000 --warmup 1000 --lr 1.6e-3", "--lr 1e-3 --feature-map relu", ""}},
+      {"text",
+       {text + "--length 1000 --steps 20000 --warmup 8000 --lr 5.6e-4", "--lr 1e-4 --warmup 80 --length 4000",
+        " --length 1000"}},
+      {"retrieval",
+       {text + "--length 4000 --steps 5000 --warmup 8000 --lr 5.6e-4", "--lr 2e-4 --steps 30000 --warmup 800",
+        " --length 1000"}},
+      {"image",
+       {"--length 1024 --batch 256 --steps 35000 --schedule cosine --warmup 175 --lr 5e-4 --weight-decay 0 --dropout "
+        "0.3 "
+        "--attention-dropout 0.2 --positions learned",
+        "--lr 1e-4 --mask-zero", ""}},
+      {"pathfinder",
+       {"--length 1024 --batch 512 --steps 62400 --schedule cosine --warmup 312 --lr 1e-3 --weight-decay 0 --dropout "
+        "0.2 "
+        "--attention-dropout 0 --positions sinusoidal",
+        "--lr 2e-4 --batch 256 --mask-zero", " --generated 20000"}}};
+  return flags;
+}
+
+Presets presets_of(const ClassificationDataset& dataset) {
+  const TrainingFlags& own = training_flags().at(dataset.name);
+  return {
+      {.name = "paper",
+       .flags = "--optimizer adamw --beta2 0.98 --adam-eps 1e-9 --clip 0 --log-every 50 --evaluate-every 500 "
+                "--save-every 500 " +
+                own.paper,
+       .depends_on = "attention",
+       .cases = paper_sizes().at(dataset.name)},
+      {"small",
+       "--width 64 --projection 0 --heads 2 --layers 2 --feed-forward 128 --head-width 128 --dropout 0.1 "
+       "--attention-dropout 0.1 --pool mean --positions learned --beta2 0.999 --adam-eps 1e-6 --weight-decay 0 "
+       "--global-clip 1 --schedule one-cycle --evaluate-every 1000 --save-every 1000 " +
+           own.small,
+       "paper"},
+      {"tiny",
+       "--dropout 0 --attention-dropout 0 --lr 2e-3 --batch 32 --steps 500 --warmup 50 --validation 500 --log-every 20 "
+       "--evaluate-every 200 --save-every 200" +
+           own.tiny,
+       "small"}};
+}
+
+ClassificationSettings defaults_of(const ClassificationDataset& dataset) {
+  ClassificationSettings defaults;
+  defaults.dataset = &dataset;
+  return defaults;
 }
 
 }  // namespace
 
-void ClassificationSettings::adapt_preset() {
-  if (preset != "paper") return;
-  const std::string& kind = model.encoder.attention.kind;
-  const auto found = std::find_if(paper_models().begin(), paper_models().end(), [&](const PaperModel& m) {
-    return m.task == dataset->name && (m.attention == kind || m.attention.empty());
-  });
-  width = found->width;
-  projection = found->projection == found->width ? 0 : found->projection;
-  model.encoder.heads = found->heads;
-  model.encoder.layers = found->layers;
-  model.encoder.feed_forward = found->feed_forward;
-  model.pool = found->pool;
-  // These ignore masks in the original.
-  mask_zero = dataset->side > 0 && kind != "linear" && kind != "performer" && kind != "linformer" && kind != "lsh";
+ClassificationSettings classification_preset(const ClassificationDataset& dataset, const std::string& name) {
+  return with_preset(defaults_of(dataset), presets_of(dataset), name);
 }
 
-namespace {
-
-ClassificationSettings paper_preset(const ClassificationDataset& dataset) {
-  const std::string& task = dataset.name;
-  const bool is_picture = dataset.side > 0;
-  ClassificationSettings paper;
-  paper.dataset = &dataset;
-  paper.adapt_preset();
-  paper.optimizer = "adamw";
-  paper.beta2 = 0.98;
-  paper.adam_eps = 1e-9;
-  paper.clip = 0;
-  paper.log_every = 50;
-  paper.evaluate_every = paper.save_every = 500;
-  paper.length = task == "listops" ? 2000 : task == "text" ? 1000 : task == "retrieval" ? 4000 : 1024;
-  if (!is_picture) {  // lr: the peak of .05 min(1, s/w) / sqrt(max(s, w))
-    paper.batch = 32;
-    paper.steps = task == "text" ? 20000 : 5000;
-    paper.schedule = "rsqrt";
-    paper.warmup = task == "listops" ? 1000 : 8000;
-    paper.lr = task == "listops" ? 1.6e-3 : 5.6e-4;
-    paper.weight_decay = 0.1;
-    paper.model.positions = "sinusoidal";
-  } else {
-    const bool image = task == "image";
-    paper.batch = image ? 256 : 512;
-    paper.steps = image ? 35000 : 62400;
-    paper.schedule = "cosine";
-    paper.warmup = image ? 175 : 312;  // an epoch
-    paper.lr = image ? 5e-4 : 1e-3;
-    paper.weight_decay = 0;
-    paper.model.encoder.dropout = image ? 0.3 : 0.2;
-    paper.model.positions = image ? "learned" : "sinusoidal";
-    paper.set_attention("attention-dropout", image ? 0.2 : 0.0);
-  }
-  return paper;
-}
-
-ClassificationSettings small_preset(const ClassificationDataset& dataset) {
-  const std::string& task = dataset.name;
-  ClassificationSettings small = paper_preset(dataset);
-  small.preset = "small";
-  small.width = 64;
-  small.projection = 0;
-  small.model.encoder.heads = 2;
-  small.model.encoder.layers = 2;
-  small.model.encoder.feed_forward = small.model.head_width = 128;
-  small.model.encoder.dropout = 0.1;
-  small.set_attention("attention-dropout", 0.1);
-  small.model.pool = "mean";
-  small.model.positions = "learned";
-  small.beta2 = 0.999;
-  small.adam_eps = 1e-6;
-  small.weight_decay = 0;
-  small.global_clip = 1;
-  small.mask_zero = dataset.side > 0;
-  small.evaluate_every = small.save_every = 1000;
-  small.schedule = "one-cycle";
-  small.lr = task == "pathfinder" || task == "retrieval" ? 2e-4 : 1e-4;
-  if (task == "listops") {  // with 1e-4, or elu + 1, 5,000 updates do not suffice: docs/notes/2026-11-25-listops.md
-    small.lr = 1e-3;
-    small.set_attention("feature-map", "relu");
-  }
-  if (task == "pathfinder") small.batch = 256;
-  if (task == "retrieval") small.steps = 30000;
-  if (task == "text") small.warmup = 80, small.length = 4000;
-  if (task == "retrieval") small.warmup = 800;
-  return small;
-}
-
-// A few minutes on two cores.
-ClassificationSettings tiny_preset(const ClassificationDataset& dataset) {
-  ClassificationSettings tiny = small_preset(dataset);
-  tiny.preset = "tiny";
-  tiny.model.encoder.dropout = 0;
-  tiny.set_attention("attention-dropout", 0.0);
-  tiny.lr = 2e-3;
-  tiny.batch = 32;
-  tiny.steps = 500;
-  tiny.warmup = 50;
-  tiny.validation = 500;
-  tiny.log_every = 20;
-  tiny.evaluate_every = tiny.save_every = 200;
-  if (dataset.vocabulary == 257 && !dataset.side) tiny.length = 1000;  // an expression that is cut has no value
-  tiny.generated = 20000;
-  return tiny;
-}
-
-}  // namespace
-
-std::vector<ClassificationSettings> classification_presets(const ClassificationDataset& dataset) {
-  return {paper_preset(dataset), small_preset(dataset), tiny_preset(dataset)};
+void set_attention(ClassificationSettings& settings, const std::string& kind) {
+  settings.model.encoder.attention.kind = kind;
+  set_preset_cases(settings.list(), presets_of(*settings.dataset), settings.preset);
 }
 
 void add_classification_tasks(Subcommand program, Command& chosen) {
-  for (const ClassificationDataset* dataset : classification_datasets) {
-    program.add(dataset->name, dataset->help, [dataset, &chosen](Subcommand task) {
-      add_training<ClassificationSettings>(
-          task, chosen, "train a classifier", [dataset] { return classification_presets(*dataset); },
-          [](ClassificationSettings& settings) {
-            settings.model_for(2);  // wrong flags are refused before data is read
-            const ClassificationData data = load_data(settings);
-            return train_classification(settings, data);
-          });
-      add_classification_evaluate(task, chosen, *dataset);
-      add_classification_predict(task, chosen, *dataset);
-    });
-  }
+  program.add("lra", "Long Range Arena: sequences of bytes that are put into classes", [&chosen](Subcommand arena) {
+    for (const ClassificationDataset* dataset : classification_datasets)
+      arena.add(dataset->name, dataset->help, [dataset, &chosen](Subcommand task) {
+        add_training<ClassificationSettings>(task, chosen, "train a classifier", defaults_of(*dataset),
+                                             presets_of(*dataset), [](ClassificationSettings& settings) {
+                                               settings.model_for(2);  // wrong flags are refused before data is read
+                                               const ClassificationData data = load_data(settings);
+                                               return train_classification(settings, data);
+                                             });
+        add_classification_evaluate(task, chosen, *dataset);
+        add_classification_predict(task, chosen, *dataset);
+      });
+  });
 }
 
 }  // namespace runnel

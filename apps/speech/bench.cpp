@@ -50,8 +50,7 @@ constexpr PublishedSpeech table_3[] = {
     {"bilstm", 10.94, 1047}, {"softmax", 5.12, 2711}, {"lsh", 9.33, 2250}, {"linear", 8.08, 824}};
 
 SpeechSettings settings_of(const SpeechBenchOptions& o, const std::string& system, uint64_t seed) {
-  const std::vector<SpeechSettings> presets = speech_presets();
-  SpeechSettings s = *std::find_if(presets.begin(), presets.end(), [&](const auto& p) { return p.preset == o.preset; });
+  SpeechSettings s = speech_preset(o.preset);
   static_cast<RuntimeOptions&>(s) = o;
   s.seed = seed;
   s.data = o.data;
@@ -62,7 +61,7 @@ SpeechSettings settings_of(const SpeechBenchOptions& o, const std::string& syste
     s.model.model = system;
   else
     s.model.encoder.attention.kind = system;
-  s.adapt_preset();
+  set_preset_cases(s);
   return s;
 }
 

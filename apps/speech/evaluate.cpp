@@ -42,7 +42,7 @@ std::vector<Transcription> transcribe(const Transcriber& model, const SpeechSet&
     const SpeechBatch in = speech_batch(set, together, model.config.max_length, model.config.bins / set.bins);
     const std::vector<float> logits = finite_output(model(in.features.to(device), in.lengths.to(device)));
     const auto row = std::ssize(logits) / std::ssize(together);
-    std::vector<double> numbers;  // without those of the padding
+    std::vector<float> numbers;  // without those of the padding
     for (int64_t i = 0; i < std::ssize(together); ++i)
       numbers.insert(numbers.end(), logits.begin() + i * row,
                      logits.begin() + i * row + in.lengths.data()[i] * model.config.symbols);
@@ -54,7 +54,7 @@ std::vector<Transcription> transcribe(const Transcriber& model, const SpeechSet&
     Transcription& one = all[order[static_cast<size_t>(i)]];
     const int64_t positions = std::min((set.frames(one.utterance) + stack - 1) / stack, model.config.max_length);
     const int64_t end = at + positions * model.config.symbols;
-    const std::vector<double>& numbers = parts[static_cast<size_t>(i / batch)];
+    const std::vector<float>& numbers = parts[static_cast<size_t>(i / batch)];
     one.logits.assign(numbers.begin() + at, numbers.begin() + end);
     at = end;
   }

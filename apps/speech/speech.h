@@ -31,7 +31,6 @@ struct SpeechSettings : ModelSettings<TranscriberConfig> {
 
   Settings list() override;
   Settings data_settings();                                           // those of them that say what a model reads
-  void adapt_preset() override;                                       // paper: the Bi-LSTM is trained otherwise
   int64_t positions() const { return (length + stack - 1) / stack; }  // of the model: stacked frames
   TranscriberConfig model_for(int64_t symbols) const;
 };
@@ -46,7 +45,8 @@ struct SpeechTaskData {
 SpeechTaskData load_speech_data(SpeechSettings& settings);
 
 // paper: section 4.3; small: FSDD in minutes on two cores; tiny: in seconds.
-std::vector<SpeechSettings> speech_presets();
+SpeechSettings speech_preset(const std::string& name);
+void set_preset_cases(SpeechSettings& settings);  // what the preset sets for the model, once that is chosen
 // Both must outlive the task.
 std::unique_ptr<Task> speech_training(const SpeechSettings& settings, const SpeechTaskData& data);
 int train_speech(SpeechSettings& settings, const SpeechTaskData& data);

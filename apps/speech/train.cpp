@@ -56,13 +56,6 @@ Settings SpeechSettings::list() {
   return extended(extended(ModelSettings::list(), data_settings()), own);
 }
 
-void SpeechSettings::adapt_preset() {
-  if (preset != "paper" || model.model != "bilstm") return;
-  lr = 1e-3;
-  optimizer = "adamw";
-  model.encoder.dropout = 0;
-}
-
 TranscriberConfig SpeechSettings::model_for(int64_t symbols) const {
   check<UsageError>(width % model.encoder.heads == 0, "--heads ", model.encoder.heads, " does not divide --width ",
                     width);
@@ -245,69 +238,34 @@ class SpeechTraining : public Task {
   const Transcriber model_;
 };
 
-// 9 layers and 6 heads, RAdam 1e-4; the Bi-LSTM of 3 x 320, Adam 1e-3 (section 4.3 of the paper). The paper does not
-// say how wide the layers are: 6 heads of 32, and feed-forward layers four times as wide.
-SpeechSettings paper_preset() {
-  SpeechSettings paper;
-  paper.batch = 16;
-  paper.steps = 100000;
-  paper.lr = 1e-4;
-  paper.schedule = "plateau";
-  paper.optimizer = "radam";
-  paper.weight_decay = 0;
-  paper.global_clip = 10;
-  paper.clip = 0;
-  paper.width = 192;
-  paper.model.encoder.heads = 6;
-  paper.model.encoder.layers = 9;
-  paper.model.encoder.feed_forward = 768;
-  paper.model.encoder.dropout = 0.1;
-  paper.set_attention("attention-dropout", 0.1);
-  paper.log_every = 20;
-  return paper;
-}
-
-SpeechSettings small_preset() {
-  SpeechSettings small = paper_preset();
-  small.preset = "small";
-  small.steps = 5000;
-  small.augment = true;
-  small.lr = 2e-3;
-  small.stack = 4;
-  small.warmup = 200;
-  small.schedule = "one-cycle";
-  small.width = 128;
-  small.model.encoder.heads = 4;
-  small.model.encoder.layers = 4;
-  small.model.encoder.feed_forward = 512;
-  small.model.lstm_width = 128;
-  small.evaluate_every = small.save_every = 500;
-  return small;
-}
-
-SpeechSettings tiny_preset() {
-  SpeechSettings tiny = small_preset();
-  tiny.preset = "tiny";
-  tiny.labels = "words";
-  tiny.steps = 1000;
-  tiny.augment = false;
-  tiny.strings = 1000;
-  tiny.lr = 3e-3;
-  tiny.warmup = 20;
-  tiny.width = 64;
-  tiny.model.encoder.layers = 2;
-  tiny.model.encoder.feed_forward = 128;
-  tiny.model.lstm_width = 64;
-  tiny.model.lstm_layers = 1;
-  tiny.model.encoder.dropout = 0;
-  tiny.validation = 50;
-  tiny.evaluate_every = tiny.save_every = 250;
-  return tiny;
+// paper: 9 layers and 6 heads, RAdam 1e-4; the Bi-LSTM of 3 x 320, Adam 1e-3 (section 4.3 of the paper). The paper does
+// not say how wide the layers are: 6 heads of 32, and feed-forward layers four times as wide.
+const Presets& presets() {
+  static const Presets all{
+      {.name = "paper",
+       .flags =
+           "--batch 16 --steps 100000 --lr 1e-4 --schedule plateau --optimizer radam --weight-decay 0 --clip 0 "
+           "--global-clip 10 --width 192 --heads 6 --layers 9 --feed-forward 768 --dropout 0.1 --attention-dropout "
+           "0.1 --log-every 20",
+       .depends_on = "model",
+       .cases = {{"bilstm", "--lr 1e-3 --optimizer adamw --dropout 0"}}},
+      {"small",
+       "--steps 5000 --augment --lr 2e-3 --stack 4 --warmup 200 --schedule one-cycle --width 128 --heads 4 --layers 4 "
+       "--feed-forward 512 --lstm-width 128 --evaluate-every 500 --save-every 500",
+       "paper"},
+      {"tiny",
+       "--lr 3e-3 --stack 4 --warmup 20 --schedule one-cycle --width 64 --heads 4 --layers 2 --feed-forward 128 "
+       "--lstm-width 64 --lstm-layers 1 --dropout 0 --labels words --steps 1000 --strings 1000 --validation 50 "
+       "--evaluate-every 250 --save-every 250",
+       "paper"}};
+  return all;
 }
 
 }  // namespace
 
-std::vector<SpeechSettings> speech_presets() { return {paper_preset(), small_preset(), tiny_preset()}; }
+SpeechSettings speech_preset(const std::string& name) { return with_preset(SpeechSettings(), presets(), name); }
+
+void set_preset_cases(SpeechSettings& settings) { set_preset_cases(settings.list(), presets(), settings.preset); }
 
 std::unique_ptr<Task> speech_training(const SpeechSettings& settings, const SpeechTaskData& data) {
   return std::make_unique<SpeechTraining>(settings, data);
@@ -322,7 +280,7 @@ int train_speech(SpeechSettings& settings, const SpeechTaskData& data) {
 
 void add_speech(Subcommand program, Command& chosen) {
   const auto fill = [&chosen](Subcommand task) {
-    add_training<SpeechSettings>(task, chosen, "train a transcriber", speech_presets, [](SpeechSettings& settings) {
+    add_training<SpeechSettings>(task, chosen, "train a transcriber", {}, presets(), [](SpeechSettings& settings) {
       settings.model_for(2);  // wrong flags are refused before data is read
       return train_speech(settings, load_speech_data(settings));
     });

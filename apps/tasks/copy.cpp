@@ -157,37 +157,30 @@ Settings CopySettings::list() {
                   {{"length", &length, in_range(5, 1 << 20), "positions: sequence, separator, copy and padding"}});
 }
 
-std::vector<CopySettings> copy_presets() {
-  CopySettings paper;  // the defaults
-  paper.set_attention("attention-dropout", 0.1);
-  CopySettings small;
-  small.preset = "small";
-  small.length = 64;
-  small.model.encoder.layers = 2;
-  small.width = 128;
-  small.model.encoder.heads = 4;
-  small.model.encoder.feed_forward = 512;
-  small.model.embedding_dropout = 0.1;
-  small.set_attention("attention-dropout", 0.0);
-  small.steps = 4000;
-  CopySettings tiny = small;
-  tiny.preset = "tiny";
-  tiny.length = 32;
-  tiny.width = 64;
-  tiny.model.encoder.feed_forward = 256;
-  tiny.batch = 32;
-  tiny.steps = 3000;
-  tiny.lr_step = 2500;
-  tiny.optimizer = "muon";
-  tiny.model.encoder.dropout = tiny.model.embedding_dropout = 0;
-  return {paper, small, tiny};
+namespace {
+
+const Presets& presets() {
+  static const Presets all{
+      {"paper", "--attention-dropout 0.1"},
+      {"small",
+       "--length 64 --layers 2 --width 128 --heads 4 --feed-forward 512 --embedding-dropout 0.1 --attention-dropout 0 "
+       "--steps 4000"},
+      {"tiny",
+       "--length 32 --width 64 --feed-forward 256 --batch 32 --steps 3000 --lr-step 2500 --optimizer muon --dropout 0 "
+       "--embedding-dropout 0",
+       "small"}};
+  return all;
 }
+
+}  // namespace
+
+CopySettings copy_preset(const std::string& name) { return with_preset(CopySettings(), presets(), name); }
 
 int train_copy(CopySettings& settings) { return train(CopyTraining(settings), settings, config_json(settings)); }
 
 void add_copy(Subcommand program, Command& chosen) {
   program.add("copy", "the copy task (figure 2); needs no data", [&chosen](Subcommand copy) {
-    add_training<CopySettings>(copy, chosen, "train a model; defaults are the paper's", copy_presets, train_copy);
+    add_training<CopySettings>(copy, chosen, "train a model; defaults are the paper's", {}, presets(), train_copy);
     add_command<CopyEvaluateOptions>(copy, chosen, "evaluate",
                                      "masked accuracy, and some sequences with the model's copy", evaluate_copy);
   });

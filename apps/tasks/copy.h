@@ -1,6 +1,6 @@
 // The copy task's training, which `bench convergence` runs with each kind of attention.
 #pragma once
-#include <vector>
+#include <string>
 
 #include "apps/training/model_settings.h"
 
@@ -11,7 +11,7 @@ struct CopySettings : TransformerSettings {
 
   Settings list() override;
 };
-std::vector<CopySettings> copy_presets();
+CopySettings copy_preset(const std::string& name);  // paper, small or tiny
 int train_copy(CopySettings& settings);
 
 }  // namespace runnel

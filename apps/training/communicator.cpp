@@ -83,32 +83,31 @@ void check_that_all_agree(nlohmann::json values) {
   }
 }
 
-std::vector<std::vector<double>> map_over_ranks(int64_t count, const std::function<std::vector<double>(int64_t i)>& f) {
+std::vector<std::string> bytes_over_ranks(int64_t count, const std::function<std::string(int64_t i)>& f) {
   Communicator& all = processes();
-  // Each own result: how many numbers, the numbers.
-  std::vector<double> own{1};
+  // "+", and of each own result: how many bytes, the bytes; or "-": f has thrown.
+  std::string own = "+";
   std::exception_ptr problem;
   try {
     for (int64_t i = all.rank(); i < count; i += all.size()) {
-      const std::vector<double> result = f(i);
-      own.push_back(static_cast<double>(result.size()));
-      own.insert(own.end(), result.begin(), result.end());
+      const std::string result = f(i);
+      own += bytes_of({static_cast<double>(result.size())}) + result;
     }
   } catch (...) {
     problem = std::current_exception();
-    own[0] = 0;
+    own = "-";
   }
-  const std::vector<std::string> gathered = all.all_gather(bytes_of(own));
+  const std::vector<std::string> gathered = all.all_gather(own);
   if (problem) std::rethrow_exception(problem);
-  std::vector<std::vector<double>> results(static_cast<size_t>(count));
+  std::vector<std::string> results(static_cast<size_t>(count));
   for (int64_t rank = 0; rank < all.size(); ++rank) {
-    const std::vector<double> of_rank = doubles_of(gathered[static_cast<size_t>(rank)]);
-    if (of_rank[0] == 0) throw PeerFailed();
-    auto at = of_rank.begin() + 1;
+    const std::string& of_rank = gathered[static_cast<size_t>(rank)];
+    if (of_rank[0] == '-') throw PeerFailed();
+    size_t at = 1;
     for (int64_t i = rank; i < count; i += all.size()) {
-      const auto size = static_cast<int64_t>(*at++);
-      results[static_cast<size_t>(i)].assign(at, at + size);
-      at += size;
+      const auto size = static_cast<size_t>(doubles_of(of_rank.substr(at, sizeof(double)))[0]);
+      results[static_cast<size_t>(i)] = of_rank.substr(at + sizeof(double), size);
+      at += sizeof(double) + size;
     }
   }
   return results;

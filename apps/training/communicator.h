@@ -1,11 +1,13 @@
 // The processes that train one model together (data parallelism), each on its part of every batch. A program that was
 // started by itself is one process of one.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace runnel {
@@ -92,6 +94,22 @@ struct PeerFailed {};
 
 // f(i) for each i < count, each by one process; on all of them what it returned, in the order of i. What f throws is
 // thrown when all others have done their share, and PeerFailed by them.
-std::vector<std::vector<double>> map_over_ranks(int64_t count, const std::function<std::vector<double>(int64_t i)>& f);
+std::vector<std::string> bytes_over_ranks(int64_t count, const std::function<std::string(int64_t i)>& f);
+
+// The same of vectors of numbers.
+template <class F, class Numbers = std::invoke_result_t<F, int64_t>>
+std::vector<Numbers> map_over_ranks(int64_t count, F f) {
+  using Number = typename Numbers::value_type;
+  const std::vector<std::string> all = bytes_over_ranks(count, [&](int64_t i) {
+    const Numbers numbers = f(i);
+    return std::string(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(Number));
+  });
+  std::vector<Numbers> results;
+  for (const std::string& bytes : all) {
+    results.emplace_back(bytes.size() / sizeof(Number));
+    std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(results.back().data()));
+  }
+  return results;
+}
 
 }  // namespace runnel

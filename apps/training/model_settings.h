@@ -22,8 +22,6 @@ struct ModelSettings : TrainSettings {
 
   Settings list() override;
   void adapt_to(const nlohmann::json& config) override;
-  // Sets one of the attention's own settings, for presets.
-  void set_attention(const std::string& name, SettingValue value) { model.encoder.attention.values[name] = value; }
 
  protected:
   // Throws UsageError that names the flag that cannot be, and Error if the memory cannot hold such a model and its
@@ -66,7 +64,8 @@ void ModelSettings<Config>::adapt_to(const nlohmann::json& config) {
   TrainSettings::adapt_to(config);
   for (const AttentionKind* kind : attention_kinds())
     for (const AttentionKind::Option& option : kind->options)
-      if (!config.contains(option.name)) set_attention(option.name, option.value);  // not the preset's value
+      if (!config.contains(option.name))
+        model.encoder.attention.values[option.name] = option.value;  // not the preset's
 }
 
 template <class Config>

@@ -155,22 +155,4 @@ void check_same_run(const nlohmann::json& began, TrainSettings& now) {
   }
 }
 
-std::string preset_table(const std::vector<nlohmann::json>& presets) {
-  const auto padded = [](const nlohmann::json& value) {
-    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-    return std::string(text.size() < 13 ? 13 - text.size() : 1, ' ') + text;
-  };
-  const auto row = [&](const std::string& label, const std::string& key) {
-    std::string text = label + std::string(24 - std::min<size_t>(label.size(), 23), ' ');
-    for (const auto& preset : presets) text += padded(preset[key]);
-    return text;
-  };
-  std::string table = row("Presets:", "preset");
-  for (const auto& [key, value] : presets[0].items()) {
-    const auto same = [&, &name = key, &first = value](const auto& preset) { return preset[name] == first; };
-    if (key != "preset" && !std::all_of(presets.begin(), presets.end(), same)) table += '\n' + row("  --" + key, key);
-  }
-  return table;
-}
-
 }  // namespace runnel

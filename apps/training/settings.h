@@ -9,6 +9,7 @@
 
 #include "apps/cli/subcommand.h"
 #include "apps/training/communicator.h"
+#include "apps/training/presets.h"
 #include "engine/check.h"
 
 namespace runnel {
@@ -56,8 +57,6 @@ struct TrainSettings : RuntimeOptions {
   Settings list() override;
   // Sets what an older version's config.json lacks and what its runs did by another setting.
   virtual void adapt_to(const nlohmann::json& config);
-  // Sets what the preset makes depend on settings that the command line or --config gave.
-  virtual void adapt_preset() {}
 };
 // What config.json holds, and each checkpoint but for the threads: every setting, with the preset.
 nlohmann::json config_json(TrainSettings& settings);
@@ -73,22 +72,15 @@ nlohmann::json read_settings_file(const std::filesystem::path& path);
 void apply_settings_file(TrainSettings& settings, const nlohmann::json& values, const std::string& path);
 // UsageError if the run began with another value of something that a run cannot change on the way.
 void check_same_run(const nlohmann::json& began, TrainSettings& now);
-// What --help shows below the flags: the values of each preset, side by side.
-std::string preset_table(const std::vector<nlohmann::json>& presets);
 
 // The flags and the function of the subcommand `train` of a task.
 template <class S>
-void add_training_flags(Subcommand command, Command& chosen, const std::string& task, std::vector<S> presets,
+void add_training_flags(Subcommand command, Command& chosen, const S& defaults, const Presets& presets,
                         const std::function<int(S&)>& run) {
+  command.set_footer(preset_text(presets));
   Choices names;
-  std::vector<nlohmann::json> values;
-  for (S& preset : presets) {
-    preset.out = "runs/" + task;
-    names.push_back(preset.preset);
-    values.push_back(config_json(preset));
-  }
-  command.set_footer(preset_table(values));
-  const auto settings = std::make_shared<S>(presets[0]);
+  for (const Preset& preset : presets) names.push_back(preset.name);
+  const auto settings = std::make_shared<S>(with_preset(defaults, presets, names[0]));
   command.add_flags([settings, names] {
     return extended(
         {{"preset", &settings->preset, one_of(names), "values of all flags that are not given"},
@@ -113,13 +105,12 @@ void add_training_flags(Subcommand command, Command& chosen, const std::string& 
     const std::string file = settings->config_file;
     nlohmann::json given = file.empty() ? nlohmann::json::object() : read_settings_file(file);
     if (!given.contains("preset") || command.is_given("preset")) given["preset"] = settings->preset;
-    const auto preset =
-        std::find_if(presets.begin(), presets.end(), [&](const S& s) { return given["preset"] == s.preset; });
-    check(preset != presets.end(), file, ": \"preset\" is not one of ", one_of(names).description());
-    *settings = *preset;
+    const auto preset = std::find(names.begin(), names.end(), given["preset"]);
+    check(preset != names.end(), file, ": \"preset\" is not one of ", one_of(names).description());
+    *settings = with_preset(defaults, presets, *preset);
     apply_settings_file(*settings, given, file);
     command.apply_flags();
-    settings->adapt_preset();
+    set_preset_cases(settings->list(), presets, *preset);
     apply_settings_file(*settings, given, file);
     command.apply_flags();
     check<UsageError>(!settings->resume || !settings->overwrite, "--resume and --overwrite: give one of them");
@@ -140,10 +131,11 @@ void add_training_flags(Subcommand command, Command& chosen, const std::string& 
 // The subcommand `train`. S derives from TrainSettings; the first preset is the default. Precedence: the preset, or
 // with --resume the run's config.json; then the file --config; then the flags that were given.
 template <class S>
-void add_training(Subcommand task, Command& chosen, const char* help, std::function<std::vector<S>()> make_presets,
+void add_training(Subcommand task, Command& chosen, const char* help, S defaults, Presets presets,
                   std::function<int(S&)> run) {
+  defaults.out = "runs/" + task.name();
   task.add("train", help,
-           [=, &chosen](Subcommand command) { add_training_flags(command, chosen, task.name(), make_presets(), run); });
+           [=, &chosen](Subcommand command) { add_training_flags(command, chosen, defaults, presets, run); });
 }
 
 }  // namespace runnel

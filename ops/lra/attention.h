@@ -47,4 +47,5 @@ Tensor random_projection(int64_t features, int64_t e, Key key, Device device = D
 // times. Rows and columns of blocks that are padding alone are 0.
 Tensor sinkhorn(const Tensor& logits, int64_t iterations, int64_t block,
                 const Indices& lengths = {});  // [B,N,H,at least N] [B] -> [B,H,N,N]
+
 }  // namespace runnel

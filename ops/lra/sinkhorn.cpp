@@ -8,6 +8,7 @@
 #include "ops/lra/attention.h"
 
 namespace runnel {
+
 Tensor sinkhorn(const Tensor& logits, int64_t iterations, int64_t block, const Indices& lengths) {
   const char* const op = "sinkhorn";
   const Shape& shape = logits.shape();

@@ -1,4 +1,4 @@
-// `runnel text`, `listops`, `retrieval`, `image` and `pathfinder` from their command lines, on data made here.
+// `runnel lra text`, `listops`, `retrieval`, `image` and `pathfinder` from their command lines, on data made here.
 #include <nlohmann/json.hpp>
 
 #include "datasets/lra/listops.h"
@@ -40,7 +40,7 @@ std::string expressions(int64_t count) {
 TEST_CASE("text: learns to tell two folders apart, and is evaluated, asked and resumed") {
   const Sandbox box;
   write_texts(box.folder / "texts");
-  const std::string train = "text train " + small_model + "--data texts --lr 0.01 --out run ";
+  const std::string train = "lra text train " + small_model + "--data texts --lr 0.01 --out run ";
   const Result trained = succeed(box, train + "--steps 60");
   CHECK(contains(trained.out, "36 samples in 2 classes; 4 for validation"));
   CHECK(contains(read(box.folder / "run" / "metrics.csv"), "step,loss,loss_bits,accuracy,validation,"));
@@ -48,7 +48,7 @@ TEST_CASE("text: learns to tell two folders apart, and is evaluated, asked and r
   CHECK(contains(preview, "predicted good, truth good\n  xx"));
 
   const auto evaluated =
-      nlohmann::json::parse(succeed(box, "text evaluate --model run --threads 1 --precision f32 --json").out);
+      nlohmann::json::parse(succeed(box, "lra text evaluate --model run --threads 1 --precision f32 --json").out);
   CHECK(evaluated["accuracy_percent"] == 100);
   CHECK(evaluated["samples"] == 40);
   CHECK(evaluated["classes"][1]["class"] == "good");
@@ -58,17 +58,17 @@ TEST_CASE("text: learns to tell two folders apart, and is evaluated, asked and r
 
   write_bytes(box.folder / "mine.txt", "such a lovely\nthing");
   write_bytes(box.folder / "other.txt", "awful");
-  const Result predicted = succeed(box, "text predict --model run --threads 1 --input mine.txt --input other.txt");
+  const Result predicted = succeed(box, "lra text predict --model run --threads 1 --input mine.txt --input other.txt");
   CHECK(contains(predicted.out, "mine.txt:  good "));
   CHECK(contains(predicted.out, "other.txt:  bad "));
 
   write_bytes(box.folder / "long.txt", std::string(1200, 'x'));
-  CHECK(contains(succeed(box, "text predict --model run --threads 1 --input long.txt").err,
+  CHECK(contains(succeed(box, "lra text predict --model run --threads 1 --input long.txt").err,
                  "long.txt: only the first 1000 of 1200 are read"));
 
   // 30 updates and 30 more are 60.
-  succeed(box, "text train " + small_model + "--data texts --lr 0.01 --out halves --steps 30");
-  succeed(box, "text train --resume --out halves --steps 60");
+  succeed(box, "lra text train " + small_model + "--data texts --lr 0.01 --out halves --steps 30");
+  succeed(box, "lra text train --resume --out halves --steps 60");
   CHECK(untimed(box.folder / "halves" / "metrics.csv") == untimed(box.folder / "run" / "metrics.csv"));
 }
 
@@ -99,34 +99,35 @@ TEST_CASE("listops, retrieval, image, pathfinder: train, evaluate and predict") 
   for (const Case& c : cases) {
     CAPTURE(c.task);
     const std::string run = " --model " + c.task + " --threads 1";
-    succeed(box, c.task + " train " + small_model + c.data + " --steps 3 --validation 8 --out " + c.task);
+    succeed(box, "lra " + c.task + " train " + small_model + c.data + " --steps 3 --validation 8 --out " + c.task);
     CHECK(fs::exists(box.folder / c.task / "samples" /
                      (c.data.ends_with("s") || c.data.ends_with("ops") ? "step-0000003.txt" : "step-0000003.png")));
-    CHECK(contains(succeed(box, c.task + " evaluate" + run + " --limit 5").out, "accuracy "));
-    CHECK(contains(succeed(box, c.task + " predict" + run + " --input " + c.input).out, c.text));
+    CHECK(contains(succeed(box, "lra " + c.task + " evaluate" + run + " --limit 5").out, "accuracy "));
+    CHECK(contains(succeed(box, "lra " + c.task + " predict" + run + " --input " + c.input).out, c.text));
   }
-  check_refused(box.run("listops predict --model listops --input ask-pairs"), 1, "ask-pairs:1: ");
-  check_refused(box.run("retrieval predict --model retrieval --input ask"), 1, "ask:1: a pair is two texts with a tab");
-  check_refused(box.run("image predict --model image --input ask"), 1, "ask");
-  check_refused(box.run("image evaluate --model text"), 1, "there is no file text");
+  check_refused(box.run("lra listops predict --model listops --input ask-pairs"), 1, "ask-pairs:1: ");
+  check_refused(box.run("lra retrieval predict --model retrieval --input ask"), 1,
+                "ask:1: a pair is two texts with a tab");
+  check_refused(box.run("lra image predict --model image --input ask"), 1, "ask");
+  check_refused(box.run("lra image evaluate --model text"), 1, "there is no file text");
   make_overflow(box.folder / "listops" / "best.safetensors");
-  check_refused(box.run("listops evaluate --model listops"), 1, "the model puts out numbers that are not finite");
-  check_refused(box.run("image evaluate --model listops"), 1,
+  check_refused(box.run("lra listops evaluate --model listops"), 1, "the model puts out numbers that are not finite");
+  check_refused(box.run("lra image evaluate --model listops"), 1,
                 "is a checkpoint of the app \"listops\", not of \"image\"");
 
   const fs::path cache = box.folder / "cache" / "runnel" / "pathfinder-easy-0" / "0";
   std::string impossible = read_bytes(cache);
   impossible.replace(impossible.size() - 12, 4, "\2\0\0\0", 4);  // the label of the last image
   write_cache(cache, impossible);
-  const std::string evaluate = "pathfinder evaluate --model pathfinder --limit 5 --threads 1";
+  const std::string evaluate = "lra pathfinder evaluate --model pathfinder --limit 5 --threads 1";
   CHECK(succeed(box, evaluate).err ==
         "runnel: the cache " + cache.string() + " cannot be used and is made again: a label 2 of two classes\n");
   CHECK(succeed(box, evaluate).err.empty());
 
   // Black pixels that are left out change nothing but the time.
-  succeed(box, "pathfinder train " + small_model +
+  succeed(box, "lra pathfinder train " + small_model +
                    "--difficulty easy --generated 100 --steps 3 --pool cls --mask-zero --out masked");
-  check_refused(box.run("listops train --mask-zero"), 2, "--mask-zero");
+  check_refused(box.run("lra listops train --mask-zero"), 2, "--mask-zero");
 }
 
 TEST_CASE("classification: every kind of attention trains from the command line") {
@@ -135,25 +136,27 @@ TEST_CASE("classification: every kind of attention trains from the command line"
   for (const AttentionKind* kind : attention_kinds()) {
     if (!kind->full) continue;
     CAPTURE(kind->name);
-    succeed(box,
-            "text train " + small_model + "--data texts --steps 2 --attention " + kind->name + " --out " + kind->name);
-    CHECK(contains(succeed(box, "text evaluate --threads 1 --limit 3 --model " + kind->name).out, "accuracy "));
+    succeed(box, "lra text train " + small_model + "--data texts --steps 2 --attention " + kind->name + " --out " +
+                     kind->name);
+    CHECK(contains(succeed(box, "lra text evaluate --threads 1 --limit 3 --model " + kind->name).out, "accuracy "));
   }
 }
 
 TEST_CASE("classification: the paper's preset has Long Range Arena's sizes for each kind") {
   const Sandbox box;
   write_texts(box.folder / "texts");
-  succeed(box,
-          "text train --preset paper --data texts --steps 1 --batch 2 --length 32 --layers 1 --threads 1 --out run");
+  succeed(
+      box,
+      "lra text train --preset paper --data texts --steps 1 --batch 2 --length 32 --layers 1 --threads 1 --out run");
   const auto text = nlohmann::json::parse(read(box.folder / "run" / "config.json"));
   CHECK(text["width"] == 256);
   CHECK(text["layers"] == 1);  // a flag replaces the preset's
   CHECK(text["pool"] == "cls");
   setenv("XDG_CACHE_HOME", (box.folder / "cache").c_str(), 1);
-  succeed(box,
-          "pathfinder train --preset paper --attention linear --difficulty easy --generated 100 --steps 1 --batch 2 "
-          "--threads 1 --out linear");
+  succeed(
+      box,
+      "lra pathfinder train --preset paper --attention linear --difficulty easy --generated 100 --steps 1 --batch 2 "
+      "--threads 1 --out linear");
   const auto linear = nlohmann::json::parse(read(box.folder / "linear" / "config.json"));
   CHECK(linear["width"] == 128);
   CHECK(linear["projection"] == 64);
@@ -165,25 +168,25 @@ TEST_CASE("classification: names of classes and files cannot write on the termin
   const std::string forged = "new\nline:fake\x1b]0;title\a";
   for (const std::string& name : {forged, std::string("other")})
     for (int i = 0; i < 10; ++i) write_bytes(box.folder / "texts" / name / (std::to_string(i) + ".txt"), name);
-  succeed(box, "text train " + small_model + "--data texts --steps 2 --out run");
+  succeed(box, "lra text train " + small_model + "--data texts --steps 2 --out run");
   write_bytes(box.folder / "\x1b[2J.txt", "x");
   for (const std::string words : {"predict --input \x1b[2J.txt", "evaluate"}) {
-    const Result result = succeed(box, "text " + words + " --threads 1 --model run");
+    const Result result = succeed(box, "lra text " + words + " --threads 1 --model run");
     CHECK(contains(result.out, "new\\nline:fake\\x1b]0;title\\x07"));
     CHECK_FALSE(contains(result.out + result.err, "\x1b"));
   }
   write_bytes(box.folder / "latin" / "caf\xe9" / "1.txt", "x");
   write_bytes(box.folder / "latin" / "b" / "1.txt", "x");
-  check_refused(box.run("text train --data latin"), 1, "latin: a class: \"caf\\xe9\" is not UTF-8");
+  check_refused(box.run("lra text train --data latin"), 1, "latin: a class: \"caf\\xe9\" is not UTF-8");
 }
 
 TEST_CASE("predict: a line of standard input that is too long is an error, not the end of the input") {
   const Sandbox box;
   for (const std::string part : {"train", "val", "test"})
     write_bytes(box.folder / "ops" / ("basic_" + part + ".tsv"), expressions(30));
-  succeed(box, "listops train " + small_model + "--data ops --steps 1 --validation 8 --out run");
+  succeed(box, "lra listops train " + small_model + "--data ops --steps 1 --validation 8 --out run");
   write_bytes(box.folder / "stdin", "[MAX 1 2 ]\n" + std::string(17 << 20, 'x') + "\n[MIN 1 2 ]\n");
-  check_refused(box.run("listops predict --threads 1 --model run"), 1, "standard input: line 2 is longer than");
+  check_refused(box.run("lra listops predict --threads 1 --model run"), 1, "standard input: line 2 is longer than");
 }
 
 TEST_CASE("classification: what cannot be is one sentence") {
@@ -193,12 +196,12 @@ TEST_CASE("classification: what cannot be is one sentence") {
     std::string words;
     int status;
     std::string sentence;
-  } cases[] = {{"text train --data missing", 1, "missing"},
-               {"text train --data texts --heads 3", 2, "--heads 3 does not divide --width 256"},
-               {"text train --data texts --positions sinusoidal --width 7 --heads 1", 2, "--width 7 is odd"},
-               {"text train --data texts --pool max", 2, "--pool: max is not one of mean, cls"},
-               {"text predict", 2, "--model is needed"},
-               {"image predict --model missing", 1, "there is no file missing"},
+  } cases[] = {{"lra text train --data missing", 1, "missing"},
+               {"lra text train --data texts --heads 3", 2, "--heads 3 does not divide --width 256"},
+               {"lra text train --data texts --positions sinusoidal --width 7 --heads 1", 2, "--width 7 is odd"},
+               {"lra text train --data texts --pool max", 2, "--pool: max is not one of mean, cls"},
+               {"lra text predict", 2, "--model is needed"},
+               {"lra image predict --model missing", 1, "there is no file missing"},
                {"bench lra --attention linear,none", 2, "--attention: none is not one of"},
                {"bench lra --task text --generated 200", 2, "--generated: the samples of text cannot be chosen"},
                {"bench lra --task copy", 2, "--task: copy is not one of"}};

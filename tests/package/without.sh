@@ -11,7 +11,7 @@ commands=$("$runnel" --help | sed -n '/^Subcommands:/,$p' | sed -n 's/^  \([a-z0
 [ "$commands" = "copy mnist cifar10 images check bench runs compare completion " ] || fail "other commands: $commands"
 "$runnel" copy train --help | grep -q -- '--attention TEXT:linear, softmax, lsh=linear' || fail "other kinds of attention"
 ! ldd "$runnel" | grep -E 'fftw|sndfile|libmpi' || fail "it is linked with these"
-! "$runnel" listops train 2>said || fail "it knows listops"
+! "$runnel" lra listops train 2>said || fail "it knows listops"
 grep -q 'after "runnel" comes one of: copy' said || fail "it says: $(cat said)"
 "$runnel" copy train --preset tiny --steps 3 --quiet >/dev/null
 "$runnel" copy evaluate --model runs/copy >/dev/null

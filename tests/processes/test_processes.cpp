@@ -203,7 +203,7 @@ TEST_CASE("processes: images, classes and transcriptions, and their validation, 
   write_mnist(box.folder / "data", 220, 20);
   for (const std::string task :
        {"mnist train --data data --preset tiny --side 7 --width 16 --layers 1 --feed-forward 16 --minutes 0",
-        "pathfinder train --generated 100 --difficulty easy --preset tiny --width 16 --layers 1 --feed-forward 16",
+        "lra pathfinder train --generated 100 --difficulty easy --preset tiny --width 16 --layers 1 --feed-forward 16",
         "speech train --data digits --preset tiny --strings 40 --validation 10 --width 16 --layers 1 --feed-forward "
         "16"}) {
     CAPTURE(task);
@@ -258,7 +258,7 @@ TEST_CASE("processes: parts whose shapes repeat on one GPU and change on another
       write_bytes(box.folder / "texts" / split / (i % 2 ? "good" : "bad") / (std::to_string(i) + ".txt"),
                   std::string(i < 8 ? 20 : 50, static_cast<char>('a' + i)));
   const std::string flags =
-      "text train --data texts --threads 1 --quiet --preset tiny --length 64 --layers 1 --width 16 --heads 2 "
+      "lra text train --data texts --threads 1 --quiet --preset tiny --length 64 --layers 1 --width 16 --heads 2 "
       "--feed-forward 16 --batch 8 --micro-batch 2 --steps 20 --minutes 0 --device cuda --out ";
   for (const int count : {1, 2}) {
     const Result result = box.run(box.script(count, flags + std::to_string(count)));
