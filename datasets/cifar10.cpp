@@ -5,7 +5,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const Source source{"CIFAR-10", "datasets/download.sh cifar10", {"cifar-10-batches-bin", "cifar10", ""}};
+const Source cifar10_source{"CIFAR-10", "datasets/download.sh cifar10", {"cifar-10-batches-bin", "cifar10", ""}};
 
 const std::vector<std::string> classes = {"airplane", "automobile", "bird",  "cat",  "deer",
                                           "dog",      "frog",       "horse", "ship", "truck"};
@@ -13,7 +13,7 @@ const std::vector<std::string> classes = {"airplane", "automobile", "bird",  "ca
 constexpr size_t plane = 32 * 32, record = 1 + 3 * plane, most = 10000;
 
 void append(ImageSet& set, const fs::path& path) {
-  DataFile file(source, path);
+  DataFile file(cifar10_source, path);
   const std::vector<uint8_t> bytes = file.read(most * record);
   const size_t count = bytes.size() / record;
   if (bytes.empty()) file.damaged("holds no images");
@@ -46,7 +46,7 @@ ImageSet load_cifar10(const fs::path& directory, Split split) {
   if (split == Split::train)
     names = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"};
   std::vector<fs::path> paths;
-  for (const std::string& name : names) paths.push_back(find_file(source, directory, {name}));
+  for (const std::string& name : names) paths.push_back(find_file(cifar10_source, directory, {name}));
   ImageSet set{split == Split::train ? "CIFAR-10 (train)" : "CIFAR-10 (test)", 0, 32, 32, 3, {}, {}, classes};
   for (const fs::path& path : paths) append(set, path);
   return set;

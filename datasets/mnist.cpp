@@ -9,7 +9,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const Source source{
+const Source mnist_source{
     "MNIST", "datasets/download.sh mnist", {"mnist", ""}, ", or use drawn digits with: --data synthetic"};
 
 constexpr uint32_t max_images = 1'000'000;  // MNIST has 60,000, its successors in the same format up to 814,255
@@ -37,7 +37,7 @@ void check_magic(DataFile& file, uint32_t expected) {
 }
 
 void read_images(const fs::path& path, ImageSet& set) {
-  DataFile file(source, path);
+  DataFile file(mnist_source, path);
   check_magic(file, 2051);
   const uint32_t count = number(file), height = number(file), width = number(file);
   if (height != 28 || width != 28)
@@ -54,7 +54,7 @@ void read_images(const fs::path& path, ImageSet& set) {
 }
 
 void read_labels(const fs::path& path, const fs::path& images, ImageSet& set) {
-  DataFile file(source, path);
+  DataFile file(mnist_source, path);
   check_magic(file, 2049);
   const uint32_t count = number(file);
   if (count != set.count)
@@ -66,7 +66,7 @@ void read_labels(const fs::path& path, const fs::path& images, ImageSet& set) {
 }
 
 fs::path find(const fs::path& directory, const std::string& stem, const std::string& kind) {
-  return find_file(source, directory, {stem + "-" + kind, stem + "." + kind});
+  return find_file(mnist_source, directory, {stem + "-" + kind, stem + "." + kind});
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ format=$(command -v clang-format-14 clang-format | head -n 1 || true)
 "${format:-false}" --version 2>/dev/null | grep -q 'version 14\.' &&
   "$format" --style="file:$root/.clang-format" --dry-run --Werror {tests/test_,ops/cpu/,ops/}$op.cpp cuda/$op.cu
 for file in tests/test_$op tests/test_gradients ops/cpu/$op ops/$op; do
-  "${CXX:-g++}" -std=c++20 -O1 -fopenmp -I. -DRUNNEL_CPU=cpu_baseline -DRUNNEL_SOURCE_DIR="\"$work\"" -DRUNNEL_PROGRAM='""' \
+  "${CXX:-g++}" -std=c++20 -O0 -fopenmp -I. -DRUNNEL_CPU=cpu_baseline -DRUNNEL_SOURCE_DIR="\"$work\"" -DRUNNEL_PROGRAM='""' \
     -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS -c $file.cpp -o "${file//\//_}.o" &
 done
 wait
