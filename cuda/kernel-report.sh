@@ -3,8 +3,9 @@
 # regions, in which some threads of a warp may wait for others (BSSY), registers of a thread, bytes of local memory, into
 # which registers are spilled, and of static shared memory.
 #   cuda/kernel-report.sh BUILD           prints them, a line for each kernel
-#   cuda/kernel-report.sh --check BUILD   fails if a kernel exceeds its limit, if one of cuda/attention has none or uses
-#                                         local memory, or if the table of docs/cuda.md is not that of these objects
+#   cuda/kernel-report.sh --check BUILD   fails if a kernel exceeds its limit, if one of cuda/attention or cuda/lra has
+#                                         none or uses local memory, or if the table of docs/cuda.md is not that of
+#                                         these objects
 #   cuda/kernel-report.sh --write BUILD   writes that table anew
 # Needs cuobjdump and nvdisasm: from the CUDA toolkit, or from the Python packages nvidia-cuda-cuobjdump and
 # nvidia-cuda-nvdisasm. Exit status 2: they are not there.
@@ -42,7 +43,7 @@ case "${1:-}" in
 esac
 [ $# -eq 1 ] && [ -d "$1" ] || fail "give a build folder, after --check, --write or nothing"
 root=$(dirname "$(realpath "$0")")/.. page=docs/cuda.md
-objects=("$1"/CMakeFiles/runnel_{cuda,processes_cuda}.dir/cuda/**/*.o) sources=("$root"/cuda/*.{h,cu} "$root"/cuda/{attention,processes}/*.{h,cu})
+objects=("$1"/CMakeFiles/runnel_{cuda,processes_cuda}.dir/cuda/**/*.o) sources=("$root"/cuda/*.{h,cu} "$root"/cuda/{attention,lra,speech,processes}/*.{h,cu})
 [ ${#objects[@]} -gt 0 ] || fail "$1 has no CUDA objects: cmake --build builds them"
 
 export PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
@@ -104,7 +105,7 @@ measured() {
       }
       next
     }
-    /^object / { report(); folder = /\/attention\// ? "attention" : "other" }
+    /^object / { report(); folder = /\/(attention|lra)\// ? "attention" : "other" }
     /^[ \t]*Function / {
       report()
       sub(/^[ \t]*Function (: )?/, "")
