@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training of linear attention on ListOps in PyTorch beside Runnel, on the CPU, alternating in one run.
 
-    lra_peer.py build/runnel [--threads 2] [--precision f32] [--alternations 4]
+    bench_peer.py build/runnel [--threads 2] [--precision f32] [--alternations 4]
 
 Both train the preset small (two layers, 64 wide) with AdamW and dropout 0.1 on batches of 32 sequences of similar
 length. Runnel reads the data set; PyTorch gets random symbols of five lengths, the quantiles of the data set's. Only
@@ -21,7 +21,7 @@ try:
     import torch.nn as nn
     import torch.nn.functional as F
 except ImportError:
-    sys.exit('lra_peer.py: PyTorch is not installed; pip install torch')
+    sys.exit('bench_peer.py: PyTorch is not installed; pip install torch')
 
 LENGTHS = [539, 701, 953, 1307, 1799]  # quantiles .05, .25, .5, .75, .95 of ListOps
 BATCH, WIDTH, HEADS, FEED_FORWARD, DROPOUT = 32, 64, 2, 128, 0.1
@@ -78,7 +78,7 @@ def pytorch_rate(step, batches):
 
 def runnel_rate(arguments, folder):
     out = os.path.join(folder, 'run')
-    subprocess.run([arguments.runnel, 'listops', 'train', '--preset', 'small', '--feature-map', 'elu', '--steps', '30',
+    subprocess.run([arguments.runnel, 'lra', 'listops', 'train', '--preset', 'small', '--feature-map', 'elu', '--steps', '30',
                     '--log-every', '5',
                     '--validation', '1', '--threads', str(arguments.threads), '--precision', arguments.precision,
                     '--quiet', '--overwrite', '--device', 'cpu', '--out', out], check=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """ctc_loss and a Bi-LSTM of 3 x 320, forward and backward, in PyTorch beside Runnel, on the CPU, alternating in one run.
 
-    speech_peer.py build/runnel [--threads 2] [--alternations 5] [--precision f32]
+    bench_peer.py build/runnel [--threads 2] [--alternations 5] [--precision f32]
 
 Sizes are those of `runnel bench speech-layers`; both compute in float32, or both round operands to bfloat16 (PyTorch's
 autocast), which concerns the Bi-LSTM.
@@ -18,7 +18,7 @@ import time
 try:
     import torch
 except ImportError:
-    sys.exit('speech_peer.py: PyTorch is not installed; pip install torch')
+    sys.exit('bench_peer.py: PyTorch is not installed; pip install torch')
 
 
 def median_ms(call):
