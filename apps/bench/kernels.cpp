@@ -190,7 +190,6 @@ std::vector<BenchKernel> kernels(Device device) {
        (LshPlaces{order.data(), begin.data(), end.data()}), nullptr, sizes, lsh);
   CASE(6 * N, 10 * seen * E, lsh_attention_backward, x0.data(), x1.data(), g.data(), a.data(), l.data(), a.data(),
        b.data(), (LshPlaces{order.data(), begin.data(), end.data()}), nullptr, sizes, lsh);
-#undef CASE
   const RAdamStep step{.beta1 = 0.9, .beta2 = 0.999, .clip = 1, .global_clip = 0};
   const Tensor rates(Shape{4}, {0, 0, 1, 1e-8f}, device);
   all.push_back({"sums_of_squares", N, 2 * N, [=]() mutable {

@@ -223,6 +223,8 @@ void Subcommand::apply_flags() const {
 
 CommandLine::CommandLine()
     : program_(std::make_shared<CLI::App>("Runnel trains and samples transformers with linear attention.")) {
+  flag_lists().clear();  // those of an earlier command line, which is gone
+  unfilled().clear();
   program_->option_defaults()->always_capture_default()->take_last();  // a flag given twice: the last counts
   program_->set_version_flag("--version", version_text);
   program_->require_subcommand(0, 1);  // one at each level: each subcommand takes this over

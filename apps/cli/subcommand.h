@@ -29,8 +29,8 @@ class Subcommand {
  public:
   explicit Subcommand(CLI::App& app) : app_(&app) {}
   std::string name() const;
-  // A command of this level. `fill` adds its flags, words and commands once it is known to be needed, since all flags
-  // of all commands take longer to make than many commands to run.
+  // A command of this level. `fill` adds its flags, words and commands when the command line names it: to make the
+  // flags of all commands takes longer than many commands run.
   void add(const std::string& name, const std::string& help, std::function<void(Subcommand)> fill) const;
   void set_footer(const std::string& text) const;  // of --help
   // A flag for each setting. `list` is called whenever a value is to be read or set, so the struct may be reassigned.

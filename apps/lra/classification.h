@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "apps/bench/kernels.h"
 #include "apps/training/model_settings.h"
 #include "apps/training/task.h"
 #include "datasets/lra/labelled.h"
@@ -14,6 +13,8 @@
 #include "models/lra/classifier.h"
 
 namespace runnel {
+
+struct BenchKernel;  // apps/bench/kernels.h
 
 struct ClassificationDataset;
 
@@ -56,7 +57,7 @@ struct ClassificationDataset {
   std::vector<Probe> (*probes)(const ClassificationSettings& settings, const ClassificationData& data) = nullptr;
 };
 
-// The tasks, each of which is one file here and one line.
+// The tasks: each is a file in apps/lra/, and a line here.
 namespace tasks {
 extern const ClassificationDataset listops, pathfinder, image, text, retrieval;
 }

@@ -7,7 +7,6 @@
 
 #include "apps/cli/terminal.h"
 #include "apps/lra/classification.h"
-#include "apps/tasks/tasks.h"
 #include "datasets/batch.h"
 #include "datasets/files.h"
 #include "engine/check.h"

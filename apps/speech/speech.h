@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "apps/bench/kernels.h"
 #include "apps/training/model_settings.h"
 #include "apps/training/task.h"
 #include "datasets/speech/fbank.h"
@@ -14,6 +13,8 @@
 #include "models/speech/transcriber.h"
 
 namespace runnel {
+
+struct BenchKernel;  // apps/bench/kernels.h
 
 constexpr int64_t feature_bins = 40;  // as in the paper
 

@@ -7,7 +7,6 @@
 
 #include "apps/cli/terminal.h"
 #include "apps/speech/speech.h"
-#include "apps/tasks/tasks.h"
 #include "datasets/batch.h"
 #include "datasets/files.h"
 #include "datasets/speech/digit_strings.h"
