@@ -19,11 +19,9 @@ export LC_ALL=C
 export limits='
   [a-z]*_?linear_attention[a-z_]*   60
   causal_product                    35
-  softmax_attention                 51
+  softmax_attention                 71
   softmax_attention_step            17
-  biased_softmax_attention          52
-  biased_softmax_attention_bias     42
-  block_sparse_attention            71
+  softmax_attention_bias            42
   lsh_attention                     47
   lsh_attention_[a-z]+              12
   lsh_sort                          28

@@ -183,12 +183,14 @@ std::vector<OpCase> all_ops() {
          return softmax_attention_step(in[0], in[1], in[2], cache, Indices(Shape{1}, {0}));
        },
        {0, 1, 2}},
-      {"block_sparse_attention",
+      {"softmax_attention",
        {q, k, v},
-       [=](const Inputs& in) { return block_sparse_attention(in[0], in[1], in[2], pattern, {.causal = false}); }},
-      {"biased_softmax_attention",
+       [=](const Inputs& in) {
+         return softmax_attention(in[0], in[1], in[2], {.causal = false}, {.pattern = pattern});
+       }},
+      {"softmax_attention",
        {q, k, v, around_zero({2, 5, 5}, 1)},
-       [](const Inputs& in) { return biased_softmax_attention(in[0], in[1], in[2], in[3], {.causal = false}); }},
+       [](const Inputs& in) { return softmax_attention(in[0], in[1], in[2], {}, {.bias = in[3]}); }},
       {"positive_random_features",
        {x, around_zero({6, 4}, 1)},
        [](const Inputs& in) { return positive_random_features(in[0], in[1]); }},

@@ -169,9 +169,29 @@ std::vector<BenchKernel> kernels(Device device) {
   CASE(2 * S * E * E, 4 * S * E * E, linear_attention_step, x0.data(), state.data(), state_z.data(), a.data(), b.data(),
        c.data(), one_position, map, Precision::f32);
   CASE(4 * N, 4 * scores * E, softmax_attention_forward, x0.data(), l.data(), a.data(), b.data(), c.data(), nullptr,
-       sizes, none);
-  CASE(8 * N, 10 * scores * E, softmax_attention_backward, x0.data(), x1.data(), x2.data(), g.data(), a.data(),
-       l.data(), a.data(), b.data(), c.data(), nullptr, sizes, none);
+       sizes, SoftmaxSettings{});
+  CASE(8 * N, 10 * scores * E, softmax_attention_backward, x0.data(), x1.data(), x2.data(), nullptr, g.data(), a.data(),
+       l.data(), a.data(), b.data(), c.data(), nullptr, sizes, SoftmaxSettings{});
+  constexpr int64_t local = 64;  // queries see their block of so many keys
+  std::vector<int32_t> blocks;
+  for (int64_t r = 0; r <= blocks_of(length, local); ++r) blocks.push_back(static_cast<int32_t>(r));
+  const Indices own(Shape{std::ssize(blocks)}, blocks, device);  // list r begins at r, and is block r
+  const double nearby = S * L * std::min<double>(L, local) / 2;
+  NAMED("softmax_attention_forward: own block", 4 * N, 4 * nearby * E, softmax_attention_forward, x0.data(), l.data(),
+        a.data(), b.data(), c.data(), nullptr, sizes,
+        (SoftmaxSettings{.pattern = {local, local, own.data(), own.data(), own.data(), own.data()}}));
+  NAMED("softmax_attention_backward: own block", 8 * N, 10 * nearby * E, softmax_attention_backward, x0.data(),
+        x1.data(), x2.data(), nullptr, g.data(), a.data(), l.data(), a.data(), b.data(), c.data(), nullptr, sizes,
+        (SoftmaxSettings{.pattern = {local, local, own.data(), own.data(), own.data(), own.data()}}));
+  const Tensor scores_bias = floats({heads, length, length});
+  Tensor bias_gradient(scores_bias.shape(), device);
+  const double all_scores = S * L * L, B = static_cast<double>(scores_bias.size());
+  NAMED("softmax_attention_forward: bias", 4 * N + B, 4 * all_scores * E, softmax_attention_forward, x0.data(),
+        l.data(), a.data(), b.data(), c.data(), nullptr, full,
+        (SoftmaxSettings{.bias = {scores_bias.data(), length, length, true}}));
+  NAMED("softmax_attention_backward: bias", 8 * N + 2 * B, 10 * all_scores * E, softmax_attention_backward, x0.data(),
+        x1.data(), x2.data(), bias_gradient.data(), g.data(), a.data(), l.data(), a.data(), b.data(), c.data(), nullptr,
+        full, (SoftmaxSettings{.bias = {scores_bias.data(), length, length, true}}));
   CASE(2 * S * L * E, 4 * S * L * E, softmax_attention_step, x0.data(), cache_k.data(), cache_v.data(), a.data(),
        b.data(), c.data(), position.data(), one_position);
   const Lsh lsh{};

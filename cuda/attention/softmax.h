@@ -1,6 +1,5 @@
-// What softmax_attention.cu, block_sparse_attention.cu, biased_softmax_attention.cu and lsh_attention.cu share: results
-// out_r = sum_o w_ro c_o, by tiles, whose weights are exponentials. The letters are those at the head of
-// softmax_attention.cu.
+// What softmax_attention.cu and lsh_attention.cu share: results out_r = sum_o w_ro c_o, by tiles, whose weights are
+// exponentials. The letters are those at the head of softmax_attention.cu.
 #pragma once
 #include <cmath>
 

@@ -14,7 +14,7 @@ class SoftmaxAttention : public AttentionLayer {
 
   Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionContext& context) const override {
     const Dropout dropout = context.key ? Dropout{dropout_, *context.key} : Dropout{};
-    return softmax_attention(q, k, v, {shape_.causal, context.lengths}, dropout);
+    return softmax_attention(q, k, v, {shape_.causal, context.lengths}, {.dropout = dropout});
   }
   std::unique_ptr<DecodeState> decode(const DecodeOptions& d) const override {
     return std::make_unique<KeyValueState>(shape_, d, d.capacity, false);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "models/attention.h"
-#include "ops/lra/attention.h"
+#include "ops/softmax_attention.h"
 
 namespace runnel {
 
@@ -34,8 +34,8 @@ class BlockSparseAttention : public AttentionLayer {
 
   Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionContext& context) const override {
     const auto blocks = [](const Tensor& x, int64_t positions) { return (x.shape()[1] + positions - 1) / positions; };
-    return block_sparse_attention(q, k, v, pattern(blocks(q, positions_.queries), blocks(k, positions_.keys)),
-                                  {causal_, context.lengths});
+    return softmax_attention(q, k, v, {causal_, context.lengths},
+                             {.pattern = pattern(blocks(q, positions_.queries), blocks(k, positions_.keys))});
   }
 
  private:

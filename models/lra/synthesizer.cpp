@@ -18,7 +18,6 @@
 #include "models/attention.h"
 #include "models/layers.h"
 #include "ops/elementwise.h"
-#include "ops/lra/attention.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
 #include "ops/softmax_attention.h"
@@ -80,8 +79,8 @@ class RandomSynthesizer : public SynthesizerAttention {
  private:
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionContext&,
                 const AttentionMask& mask) const override {
-    return has_dot_ ? biased_softmax_attention(q, k, v, logits_, mask)
-                    : biased_softmax_attention({}, {}, v, logits_, mask);
+    return has_dot_ ? softmax_attention(q, k, v, mask, {.bias = logits_})
+                    : softmax_attention({}, {}, v, mask, {.bias = logits_});
   }
   Tensor logits_;  // [H,max_length,max_length]
 };

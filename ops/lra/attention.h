@@ -1,39 +1,10 @@
-// Kinds of sparse, biased and approximate softmax attention, as Long Range Arena compares them. ops/ops.h has the
+// What the Performer and Sparse Sinkhorn Attention need, of those that Long Range Arena compares. ops/ops.h has the
 // letters.
 #pragma once
-#include <optional>
-#include <vector>
-
 #include "engine/random.h"
 #include "engine/tensor.h"
-#include "ops/attention_mask.h"
-#include "ops/lra/band.h"
 
 namespace runnel {
-
-// Which keys queries see in block_sparse_attention: those of query block r see all keys of the blocks seen[r], numbers
-// in ascending order; or those of them that lie in a band. Positions [r n, (r + 1) n) are block r of blocks of n; the
-// last block may be shorter. By length: seen[n R + r] are those of query block r of R where the mask's length leaves n
-// key blocks, for n from 0 to all of them.
-struct BlockPattern {
-  BlockPattern(int64_t query_block, int64_t key_block, const std::vector<std::vector<int32_t>>& seen,
-               int64_t key_blocks, Device device, std::optional<Band> band = {}, bool by_length = false);
-  int64_t query_block, key_block;  // positions
-  Indices first_key, keys;         // seen[r] is keys[first_key[r]] .. keys[first_key[r + 1] - 1]
-  Indices first_query, queries;    // the same from the keys' side: the query blocks that see a key block
-  std::optional<Band> band;
-  bool by_length;
-};
-// Softmax attention of each query to the keys that the pattern and the mask let it see. Time and memory grow with the
-// pairs of blocks that are listed.
-Tensor block_sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v, const BlockPattern& pattern,
-                              const AttentionMask& mask = {});
-
-// Softmax attention with the logits q_i . k_j / sqrt(E) + bias_ij; without q and k (both empty): bias_ij, and L is S.
-// bias is [H,rows,columns], shared by the batch, or [B,H,rows,columns]; its first L rows and S columns count. The mask
-// must not be causal.
-Tensor biased_softmax_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias,
-                                const AttentionMask& mask);
 
 // Positive random features (Choromanski et al. 2021): f_c = exp(w_c . x' - |x'|^2 / 2) / sqrt(F), x' = x / E^(1/4),
 // with w_c the rows of the projection, which gets no gradient. Linear attention on them, with FeatureMap::identity,
