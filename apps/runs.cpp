@@ -14,7 +14,6 @@
 #include "apps/plots/pictures.h"
 #include "apps/training/folder_lock.h"
 #include "apps/training/metrics.h"
-#include "datasets/files.h"
 #include "engine/check.h"
 #include "engine/file.h"
 #include "engine/text.h"
@@ -60,37 +59,17 @@ struct Table {
   std::vector<Column> metrics;  // loss and what is measured at validations, each in the units that it has
 };
 
-constexpr size_t max_columns = 1000;
-
-// The next row of a file of values with commas between them; false at its end.
-bool next_row(LineFile& file, std::vector<std::string>& cells) {
-  std::string row;
-  if (!file.next(row)) return false;
-  const auto commas = static_cast<size_t>(std::count(row.begin(), row.end(), ','));
-  if (commas >= max_columns) file.wrong("more than " + std::to_string(max_columns) + " columns");
-  cells.assign(1, "");
-  for (const char c : row)
-    if (c == ',')
-      cells.emplace_back();
-    else
-      cells.back() += c;
-  return true;
-}
-
 Table read_metrics(const fs::path& run) {
-  LineFile file(run / "metrics.csv");
-  std::vector<std::string> names, cells;
-  check(next_row(file, names) && names.size() > 3 && names[0] == "step" && names[1] == "loss",
-        (run / "metrics.csv").string(), " has no header");
+  MetricsRows rows(run);
+  const std::vector<std::string>& names = rows.names();
   Table all;
   for (size_t i = 1; i + 3 < names.size(); ++i) all.metrics.push_back({names[i]});
-  while (next_row(file, cells)) {
-    if (cells.size() != names.size()) continue;  // its end is not written yet
-    all.step = std::strtoll(cells[0].c_str(), nullptr, 10);
+  while (rows.next()) {
+    all.step = std::strtoll(rows.text(0).c_str(), nullptr, 10);
     for (size_t i = 0; i < all.metrics.size(); ++i) {
       Column& metric = all.metrics[i];
-      if (cells[i + 1].empty()) continue;
-      metric.last = std::strtod(cells[i + 1].c_str(), nullptr);
+      if (rows.text(i + 1).empty()) continue;
+      metric.last = std::strtod(rows.text(i + 1).c_str(), nullptr);
       // What is in nats or bits is a loss.
       const bool is_loss =
           metric.name.ends_with("_bits") || std::find(names.begin(), names.end(), metric.name + "_bits") != names.end();

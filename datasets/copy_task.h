@@ -1,6 +1,8 @@
 // The copy task of figure 2, generated as in the authors' code (causal-copy/utils.py): a random sequence of symbols, a
 // separator, the sequence again, then padding. The loss is masked to the positions whose target is determined.
 #pragma once
+#include <tuple>
+
 #include "engine/random.h"
 #include "engine/tensor.h"
 
@@ -11,6 +13,8 @@ struct CopyBatch {
   Indices targets;           // y [B,L], y[t] = x[t+1], and 0 after the end
   Tensor mask;               // [B,L], 1 where the loss counts, else 0
   double counted_positions;  // the sum of mask
+
+  auto fields() { return std::tie(tokens, targets, mask); }
 };
 
 struct CopyTask {

@@ -6,7 +6,7 @@
 #include "engine/random.h"
 #include "engine/tensor.h"
 #include "ops/attention_mask.h"
-#include "ops/types.h"
+#include "ops/band.h"
 
 namespace runnel {
 

@@ -18,11 +18,6 @@ enum class FeatureMap {
 // heads (models/local_heads.h) are too small: their outputs would become 0, with zero gradient.
 constexpr float normaliser_eps = 1e-24f;
 
-// Query i sees key j only if |i - j| <= reach or j < global.
-struct Band {
-  int64_t reach, global = 0;
-};
-
 // Reformer's attention by locality-sensitive hashing (Kitaev et al. 2020); see ops/cpu/attention/lsh_attention.cpp.
 struct Lsh {
   int64_t rounds = 4, buckets = 32, chunk = 32;  // buckets is even

@@ -591,7 +591,6 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"bench attention --buckets 3", "--buckets 3 is odd"},
       {"bench ladder --batch 2", "--batch 2 needs --length, too"},
       {"bench ladder --heads 0", "--heads: 0 is not a number"},
-      {"bench reading --runs 0", "--runs: 0 is not a number"},
       {"bench training --runs 0", "--runs: 0 is not a number"},
       {"bench training --attention fast", "--attention: fast is not one of linear, softmax, lsh, performer"},
       {"bench generation --images faces", "--images: faces is not one of mnist, cifar10"},
@@ -615,7 +614,7 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"mnist sing", "; not \"sing\""},
       {"mnist --count 3", "; not \"--count\""},
       {"bench",
-       "after \"runnel bench\" comes one of: attention training reading generation convergence kernels ladder lra "
+       "after \"runnel bench\" comes one of: attention training generation convergence kernels ladder lra "
        "lra-speed speech speech-layers scaling; --help"},
       {"bench sing", "; not \"sing\""},
       {"copy train mnist train", "mnist"},
@@ -648,9 +647,8 @@ TEST_CASE("the command line: files and folders that are not there or not what th
       {"copy train --resume --out missing", "there is no run to resume"},
       {"copy train --resume --out wrong", "wrong/config.json has no usable"},
       {"copy train --resume --out garbage", "garbage/config.json is damaged"},
-      {"mnist train --data missing", "missing"},
+      {"mnist train --data missing", "MNIST: no train-images-idx3-ubyte (or .gz) in "},
       {"mnist sample --model missing", "there is no file missing"},
-      {"bench reading --data missing", "MNIST: no train-images-idx3-ubyte (or .gz) in missing/mnist or missing"},
   };
   for (const auto& c : cases) {
     CAPTURE(c.words);
@@ -697,25 +695,6 @@ TEST_CASE("bench generation: without softmax among the methods there is no ratio
   CHECK(cells[0] == "linear");
   for (const size_t here : {3, 7}) CHECK(cells[here] == "-");
   for (const size_t paper : {4, 5, 8, 9, 10}) CHECK(std::stod(cells[paper]) > 0);
-}
-
-TEST_CASE("bench reading: images/s of the sets that are there") {
-  const Sandbox box;
-  const std::string bench = "bench reading --runs 1 --data data --out tables";
-  fs::create_directories(box.folder / "data");
-  const auto put = [&](const std::string& name, const std::string& bytes) {
-    std::ofstream(box.folder / "data" / name, std::ios::binary) << bytes;
-  };
-  put("train-images-idx3-ubyte", std::string("\0\0\x08\3\0\0\0\2\0\0\0\x1c\0\0\0\x1c", 16) + std::string(2 * 784, 'x'));
-  put("train-labels-idx1-ubyte", std::string("\0\0\x08\1\0\0\0\2\1\7", 10));
-  CHECK(contains(succeed(box, bench).out, "left out: CIFAR-10: no data_batch_1.bin"));
-  for (const char batch : {'1', '2', '3', '4', '5'})
-    put(std::string("data_batch_") + batch + ".bin", std::string(3073, '\3'));
-  CHECK_FALSE(contains(succeed(box, bench).out, "left out"));
-  const std::string csv = read(box.folder / "tables" / "reading.csv");
-  for (const std::string row :
-       {"\nwhat,images,ms,images/s\nMNIST (train),2,", "\na batch of it,10,", "\nCIFAR-10 (train),5,"})
-    CHECK(contains(csv, row));
 }
 
 TEST_CASE("bench convergence: a run for each attention, which it goes on with") {

@@ -385,8 +385,8 @@ TEST_CASE("transformer in training: dropout has a key of its own at each place o
       const Key own = key.fold(1 + n);
       const auto heads = [&](const Linear& projection) { return reshape(apply(projection, x), Shape{2, 9, 3, 4}); };
       const Tensor q = heads(layer.query), k = heads(layer.key), v = heads(layer.value);
-      const Tensor a =
-          kind == "linear" ? linear_attention(q, k, v) : softmax_attention(q, k, v, {}, {.dropout = {0.1f, own.fold(3)}});
+      const Tensor a = kind == "linear" ? linear_attention(q, k, v)
+                                        : softmax_attention(q, k, v, {}, {.dropout = {0.1f, own.fold(3)}});
       const Tensor attended = apply(layer.out, reshape(a, x.shape()));
       const Tensor x1 = norm(layer.norm1, add(x, dropout(attended, {p, own.fold(0)})));
       const Tensor hidden = dropout(relu(apply(layer.linear1, x1)), {p, own.fold(1)});

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <sstream>
 
 #include "apps/package.h"
+#include "apps/training/metrics.h"
 #include "engine/check.h"
 #include "engine/file.h"
 #include "engine/replay.h"
@@ -57,18 +57,8 @@ double cuda_seconds(const Timing& o, double together, const std::function<void(i
 }
 
 double trained_rate(const std::filesystem::path& run) {
-  std::ifstream file(run / "metrics.csv");
-  std::string row, cell;
-  std::getline(file, row);
-  std::vector<std::string> names;
-  for (std::istringstream cells(row); std::getline(cells, cell, ',');) names.push_back(cell);
-  const auto column = std::find(names.begin(), names.end(), "tokens_per_second") - names.begin();
   std::vector<double> rates;
-  while (std::getline(file, row)) {
-    std::istringstream cells(row);
-    for (int64_t i = 0; i <= column; ++i) std::getline(cells, cell, ',');
-    rates.push_back(std::stod(cell));
-  }
+  for (MetricsRows rows(run); rows.next();) rates.push_back(rows["tokens_per_second"]);
   return rates.empty() ? 0 : median(rates);
 }
 
@@ -176,8 +166,7 @@ void Table::note(const std::string& text) {
 
 void add_bench(Subcommand program, Command& chosen) {
   program.add("bench", "speed and memory on this machine: the paper's figures and tables", [&chosen](Subcommand bench) {
-    for (const auto add :
-         {add_attention, add_training_speed, add_reading, add_generation, add_convergence, add_kernels, add_ladder})
+    for (const auto add : {add_attention, add_training_speed, add_generation, add_convergence, add_kernels, add_ladder})
       add(bench, chosen);
     for (const Package* package : packages())
       if (package->add_benchmarks) package->add_benchmarks(bench, chosen);

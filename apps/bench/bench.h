@@ -33,7 +33,6 @@ struct BenchOptions : Timing {
 
 void add_attention(Subcommand bench, Command& chosen);
 void add_training_speed(Subcommand bench, Command& chosen);
-void add_reading(Subcommand bench, Command& chosen);
 void add_generation(Subcommand bench, Command& chosen);
 void add_convergence(Subcommand bench, Command& chosen);
 void add_kernels(Subcommand bench, Command& chosen);

@@ -2,25 +2,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <numeric>
 
 #include "apps/bench/bench.h"
 #include "apps/tasks/copy.h"
+#include "apps/training/metrics.h"
 #include "engine/check.h"
 
 namespace runnel {
 namespace {
 
-// The mean training loss over the last tenth of a metrics.csv.
-double last_losses(const std::string& csv) {
-  std::ifstream file(csv);
+// The mean training loss over the last tenth of a run's metrics.csv.
+double last_losses(const std::filesystem::path& run) {
   std::vector<double> losses;
-  std::string row;
-  for (std::getline(file, row); std::getline(file, row);) losses.push_back(std::stod(row.substr(row.find(',') + 1)));
-  const size_t count = (losses.size() + 9) / 10;
-  return std::accumulate(losses.end() - static_cast<std::ptrdiff_t>(count), losses.end(), 0.0) /
-         static_cast<double>(count);
+  for (MetricsRows rows(run); rows.next();) losses.push_back(rows["loss"]);
+  const auto count = (std::ssize(losses) + 9) / 10;
+  return std::accumulate(losses.end() - count, losses.end(), 0.0) / static_cast<double>(count);
 }
 
 struct ConvergenceOptions : RuntimeOptions {
@@ -49,16 +46,13 @@ int bench_convergence(ConvergenceOptions& options) {
     CopySettings settings = preset;
     static_cast<RuntimeOptions&>(settings) = options;
     settings.model.encoder.attention.kind = name;
-    settings.out = (std::filesystem::path(options.out) / name).string();
-    settings.resume = std::filesystem::exists(std::filesystem::path(settings.out) / "last.safetensors");
-    settings.overwrite = !settings.resume;
     if (options.steps) settings.steps = options.steps;
+    set_run(settings, std::filesystem::path(options.out) / name);
     fmt::print("{} attention\n", name);
     if (const int status = train_copy(settings)) return status;
-    const std::string csv = (std::filesystem::path(settings.out) / "metrics.csv").string();
-    series +=
-        (series.empty() ? "plot " : ", ") + data_file(csv) + " skip 1 using 1:2 with lines lw 2 title " + quoted(name);
-    const double loss = last_losses(csv);
+    series += (series.empty() ? "plot " : ", ") + data_file(std::filesystem::path(settings.out) / "metrics.csv") +
+              " skip 1 using 1:2 with lines lw 2 title " + quoted(name);
+    const double loss = last_losses(settings.out);
     losses += fmt::format("{:<8} {:.6f}\n", name, loss);
     rows.push_back({{"attention", name}, {"loss_nats", loss}, {"run", settings.out}});
   }

@@ -4,6 +4,7 @@
 #include "apps/bench/bench.h"
 #include "apps/training/updater.h"
 #include "datasets/copy_task.h"
+#include "datasets/images.h"
 #include "engine/timing.h"
 #include "models/config_settings.h"
 #include "ops/elementwise.h"
@@ -39,9 +40,7 @@ int bench_training(TrainingOptions& o) {
   const auto measure = [&](const char* name, AutoregressiveConfig config, const auto& slice_of, const auto& loss) {
     config.encoder.attention = o.attention;
     AutoregressiveTransformer model(config, Key{1}, o.chosen_device());
-    ShardedOptimizer optimizer(model.parameters(), authors_options);
-    Updater updater(optimizer, o.chosen_device(), Key{2},
-                    [&](const Slice& slice, Key key) { return loss(slice, model(slice.indices[0], key)); });
+    Updater updater({model.parameters(), authors_options}, o.chosen_device(), Key{2}, loss(model));
     int64_t step = 0;
     const auto update = [&] {
       updater.update(step, {slice_of(Key{3}.fold(static_cast<uint64_t>(step)))});
@@ -73,19 +72,26 @@ int bench_training(TrainingOptions& o) {
       "copy task", AutoregressiveConfig{},
       [](Key key) {
         const CopyBatch batch = CopyTask{}.batch(key, 64);
-        return Slice{{batch.tokens, batch.targets}, {batch.mask}, batch.counted_positions, batch.tokens.size()};
+        return slice_of(batch, batch.counted_positions, batch.tokens.size());
       },
-      [](const Slice& slice, const Tensor& y) { return cross_entropy(y, slice.indices[1], slice.numbers[0]); });
+      [](const AutoregressiveTransformer& model) {
+        return loss_of<CopyBatch>([&model](const CopyBatch& batch, Key key) {
+          return cross_entropy(model(batch.tokens, key), batch.targets, batch.mask);
+        });
+      });
   measure(
       "MNIST", paper_image_model("mnist"),
       [](Key key) {
         std::vector<int32_t> bytes(10 * 783);
         for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<int32_t>(key.below(i, 256));
-        return Slice{{Indices(Shape{10, 783}, bytes)}, {}, 10, 10 * 783};
+        const Indices tokens(Shape{10, 783}, bytes);
+        return slice_of(ByteBatch{tokens, tokens}, 10, tokens.size());
       },
-      [](const Slice& slice, const Tensor& y) {
-        const Tensor nll = logistic_mixture_nll(y, slice.indices[0]);
-        return scale(sum(nll), 1 / static_cast<float>(nll.size()));
+      [](const AutoregressiveTransformer& model) {
+        return loss_of<ByteBatch>([&model](const ByteBatch& batch, Key key) {
+          const Tensor nll = logistic_mixture_nll(model(batch.tokens, key), batch.targets);
+          return scale(sum(nll), 1 / static_cast<float>(nll.size()));
+        });
       });
   if (o.json)
     print_json({{"bench", "training"}, {"machine", machine}, {"attention", o.attention.kind}, {"rows", rows}});

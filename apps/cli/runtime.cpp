@@ -109,13 +109,4 @@ std::string about_load(double load, int64_t cores) {
       load, cores);
 }
 
-void check_is_model(const std::string& model) {
-  check<UsageError>(!model.empty(), "--model is needed: a run folder or a .safetensors file");
-  const std::filesystem::path path(model);
-  std::error_code error;
-  check<UsageError>(
-      !path.has_extension() || path.extension() == ".safetensors" || !std::filesystem::is_regular_file(path, error),
-      "--model ", excerpt(model), " is not a checkpoint; give a run folder or a .safetensors file");
-}
-
 }  // namespace runnel

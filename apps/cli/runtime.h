@@ -38,9 +38,6 @@ void name_left_out(const std::string& sentence, const std::vector<std::string>& 
 // A sentence for a machine whose load average says that other programs use its cores, else "".
 std::string about_load(double load, int64_t cores);
 
-// Throws UsageError unless --model names something that may be a checkpoint.
-void check_is_model(const std::string& model);
-
 // What random numbers are drawn for; each has a key of its own.
 enum class Purpose : uint64_t { initialisation, training, validation, sampling, dropout };
 inline Key key_for(uint64_t seed, Purpose purpose) { return Key{seed}.fold(static_cast<uint64_t>(purpose)); }

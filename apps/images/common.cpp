@@ -44,9 +44,8 @@ void add_image_task(Subcommand program, Command& chosen, const ImageDataset& dat
   });
 }
 
-Settings ModelOptions::list() {
-  return extended(RuntimeOptions::list(), {{"model", &model, {}, "a run folder or a .safetensors file"},
-                                           {"out", &out, {}, "PNG file to write; default: beside the checkpoint"}});
+Settings PictureOptions::list() {
+  return extended(ModelOptions::list(), {{"out", &out, {}, "PNG file to write; default: beside the checkpoint"}});
 }
 
 namespace {
@@ -57,16 +56,11 @@ std::vector<std::string> class_numbers(int64_t count) {
   return names;
 }
 
-Checkpoint read_image_checkpoint(const ModelOptions& o) {
-  check_is_model(o.model);
-  return read_checkpoint(o.model, o.dataset->name);
-}
-
 }  // namespace
 
-LoadedImageModel::LoadedImageModel(const ModelOptions& o, const char* picture_name, bool is_folder)
+LoadedImageModel::LoadedImageModel(const PictureOptions& o, const char* picture_name, bool is_folder)
     : dataset(*o.dataset),
-      checkpoint(read_image_checkpoint(o)),
+      checkpoint(trained_model(o.model, o.dataset->name)),
       model(load_model<AutoregressiveTransformer>(checkpoint, o.chosen_device())) {
   const AutoregressiveConfig& c = model.config;
   try {
@@ -194,7 +188,7 @@ std::vector<uint8_t> divided_images(int64_t count,
 }
 
 Settings DrawOptions::list() {
-  return extended(ModelOptions::list(),
+  return extended(PictureOptions::list(),
                   {{"temperature", &temperature, in_range(0.01, 10), "below 1: sharper than the learned distribution"},
                    {"stateful",
                     &cached,

@@ -10,12 +10,12 @@
 namespace runnel {
 namespace {
 
-struct EvaluateOptions : ModelOptions {
+struct ImageEvaluateOptions : PictureOptions {
   std::string data;
   int64_t limit = 0;
 
   Settings list() override {
-    return extended(ModelOptions::list(),
+    return extended(PictureOptions::list(),
                     {{"data", &data, {}, "as in train; default: what the model was trained on"},
                      {"limit", &limit, in_range(0, 1e9), "evaluate only the first test images; 0: all"},
                      json_flag()});
@@ -28,7 +28,7 @@ double mean(const std::vector<double>& total, int64_t images) {
          static_cast<double>(total.size());
 }
 
-int evaluate(EvaluateOptions& o) {
+int evaluate(ImageEvaluateOptions& o) {
   const LoadedImageModel loaded(o, "bits.png");
   ImageSet images = loaded.test_images(o.data);
   if (o.limit && o.limit < images.count) images = slice(images, 0, o.limit);
@@ -72,10 +72,10 @@ int evaluate(EvaluateOptions& o) {
 }  // namespace
 
 void add_evaluate(Subcommand task, Command& chosen, const ImageDataset& dataset) {
-  EvaluateOptions options;
+  ImageEvaluateOptions options;
   options.dataset = &dataset;
-  add_command<EvaluateOptions>(task, chosen, "evaluate", "bits/dim on the test images, and a heat map of each byte's",
-                               evaluate, options);
+  add_command<ImageEvaluateOptions>(task, chosen, "evaluate",
+                                    "bits/dim on the test images, and a heat map of each byte's", evaluate, options);
 }
 
 }  // namespace runnel

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "apps/cli/terminal.h"
+#include "apps/cli/trained_model.h"
 #include "apps/plots/pictures.h"
 #include "apps/training/model_settings.h"
 #include "datasets/image_folder.h"
 #include "datasets/images.h"
-#include "models/checkpoint.h"
 #include "models/decoder.h"
 
 namespace runnel {
@@ -64,9 +64,9 @@ void add_image_task(Subcommand program, Command& chosen, const ImageDataset& dat
 
 // --- what the commands share ---
 
-struct ModelOptions : RuntimeOptions {
+struct PictureOptions : ModelOptions {
   const ImageDataset* dataset = nullptr;
-  std::string model, out;
+  std::string out;
 
   Settings list() override;
 };
@@ -85,7 +85,7 @@ struct LoadedImageModel {
 
   // Throws if the model is not of such images, or if the picture cannot be written. With `is_folder`, out is a folder
   // of pictures, which make_folder makes, or throws.
-  LoadedImageModel(const ModelOptions& options, const char* picture_name, bool is_folder = false);
+  LoadedImageModel(const PictureOptions& options, const char* picture_name, bool is_folder = false);
   void make_folder() const;
 
   ImageSet test_images(const std::string& given) const;
@@ -114,7 +114,7 @@ std::vector<uint8_t> divided_images(int64_t count,
                                     const std::function<std::vector<uint8_t>(int64_t begin, int64_t end)>& draw_some);
 
 // What sample and complete share.
-struct DrawOptions : ModelOptions {
+struct DrawOptions : PictureOptions {
   double temperature = 1;
   bool cached = false;
   std::string state_precision = "f32";

@@ -12,13 +12,13 @@
 namespace runnel {
 namespace {
 
-struct StateOptions : ModelOptions {
+struct StateOptions : PictureOptions {
   std::string data;
   std::string index = "0";
   int64_t layer = 0;
 
   Settings list() override {
-    return extended(ModelOptions::list(),
+    return extended(PictureOptions::list(),
                     {{"data", &data, {}, "as in train; default: what the model was trained on"},
                      {"index", &index, {}, "test images to read, counted from 0: 3 or 0-3 or 1,5,20-25; at most 64"},
                      {"layer", &layer, in_range(0, 1023), "layer whose state is shown, counted from 0"}});

@@ -37,7 +37,7 @@ Settings ImageSettings::list() {
 
 namespace {
 
-class ImageTraining : public Task {
+class ImageTraining : public TaskOf<ByteBatch> {
  public:
   ImageTraining(const ImageSettings& settings, TrainingImages images)
       : settings_(settings), images_(std::move(images)), model_(new_model()) {}
@@ -57,10 +57,10 @@ class ImageTraining : public Task {
 
   Slice slice(int64_t first, int64_t count) const override {
     const ByteBatch bytes = byte_batch(images_.train, first, count, Device::cpu, settings_.classes);
-    return {{bytes.tokens, bytes.targets}, {}, static_cast<double>(count), bytes.tokens.size()};
+    return slice_of(bytes, static_cast<double>(count), bytes.tokens.size());
   }
-  Tensor loss(const Slice& bytes, std::optional<Key> key) const override {
-    const Tensor nll = byte_nll(model_(bytes.indices[0], key), bytes.indices[1]);
+  Tensor loss(const ByteBatch& bytes, std::optional<Key> key) const override {
+    const Tensor nll = byte_nll(model_(bytes.tokens, key), bytes.targets);
     return scale(sum(nll), 1 / static_cast<float>(nll.size()));
   }
   std::vector<double> validate(const WorkDone& report) const override {

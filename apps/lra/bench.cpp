@@ -103,10 +103,7 @@ int bench_lra(ArenaOptions& o) {
       ClassificationSettings settings = base;
       set_attention(settings, kind);
       settings.seed = o.seed + static_cast<uint64_t>(i);
-      settings.out = (folder / fmt::format("{}-{}", kind, settings.seed)).string();
-      settings.resume = fs::exists(fs::path(settings.out) / "last.safetensors");
-      settings.overwrite = !settings.resume;
-      if (settings.resume) check_same_run(read_config(settings.out), settings);
+      set_run(settings, folder / fmt::format("{}-{}", kind, settings.seed));
       fmt::print("{} attention, seed {}\n", kind, settings.seed);
       const auto updates = [&] { return read_checkpoint(fs::path(settings.out) / "last.safetensors").step(); };
       const int64_t before = settings.resume ? updates() : 0;

@@ -6,6 +6,7 @@
 #include "apps/bench/bench.h"
 #include "apps/lra/published.h"
 #include "apps/training/updater.h"
+#include "datasets/lra/labelled.h"
 #include "engine/check.h"
 #include "engine/memory.h"
 #include "models/lra/classifier.h"
@@ -44,10 +45,10 @@ Cost measure(const SpeedOptions& o, const std::string& kind, int64_t length) {
   config.encoder.attention.kind = kind;
   config.max_length = length;
   const SequenceClassifier model(config, Key{1}, device);
-  ShardedOptimizer optimizer(model.parameters(), authors_options);
-  Updater updater(optimizer, device, Key{2}, [&](const Slice& s, Key key) {
-    return cross_entropy(model({s.indices[0], s.indices[1], s.indices[2]}, key), s.indices[3]);
-  });
+  const auto loss = [&](const TokenBatch& batch, Key key) {
+    return cross_entropy(model({batch.tokens, batch.positions, batch.lengths}, key), batch.labels);
+  };
+  Updater updater({model.parameters(), authors_options}, device, Key{2}, loss_of<TokenBatch>(loss));
   std::vector<int32_t> tokens, positions, labels;
   for (int64_t b = 0; b < o.batch; ++b) {
     for (int64_t l = 0; l < length; ++l) {
@@ -57,12 +58,10 @@ Cost measure(const SpeedOptions& o, const std::string& kind, int64_t length) {
     labels.push_back(static_cast<int32_t>(b % 2));
   }
   const Shape shape{o.batch, length}, rows{o.batch};
-  const Slice slice{{Indices(shape, tokens), Indices(shape, positions),
-                     Indices(rows, std::vector<int32_t>(static_cast<size_t>(o.batch), static_cast<int32_t>(length))),
-                     Indices(rows, labels)},
-                    {},
-                    static_cast<double>(o.batch),
-                    shape.size()};
+  const std::vector<int32_t> lengths(static_cast<size_t>(o.batch), static_cast<int32_t>(length));
+  const TokenBatch batch{Indices(shape, tokens), Indices(shape, positions), Indices(rows, lengths),
+                         Indices(rows, labels)};
+  const Slice slice = slice_of(batch, static_cast<double>(o.batch), shape.size());
   int64_t step = 0;
   const double seconds = median_seconds(o, [&] { updater.update(step++, {slice}); });
   return {seconds, static_cast<double>(memory_use(device).peak - live)};

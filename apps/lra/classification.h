@@ -1,15 +1,17 @@
 // What the tasks that classify sequences share: a data set and its flags, how a trained model is opened, and the
 // commands train, evaluate and predict. The tasks, the presets and their sources: Long Range Arena (Tay et al. 2021).
 #pragma once
+#include <cmath>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "apps/cli/trained_model.h"
 #include "apps/training/model_settings.h"
 #include "apps/training/task.h"
 #include "datasets/lra/labelled.h"
-#include "models/checkpoint.h"
 #include "models/lra/classifier.h"
 
 namespace runnel {
@@ -78,14 +80,17 @@ void add_classification_predict(Subcommand task, Command& chosen, const Classifi
 
 // --- what the commands share ---
 
-SequenceClassifier::Input classifier_input(const SequenceClassifier& model, TokenBatch batch);
+// Of these samples as the model reads them: with pool cls, each sequence begins with a token of its own.
+TokenBatch batch_for(const SequenceClassifier& model, const LabelledSequences& set, std::span<const int64_t> samples,
+                     SequenceView view);
 
 struct Predictions {
-  std::vector<double> probabilities;  // [samples,classes]
+  std::vector<float> logs;  // of probabilities: [samples,classes]
   int64_t classes;
 
   int64_t chosen(int64_t sample) const;
-  double of(int64_t sample, int64_t c) const { return probabilities[static_cast<size_t>(sample * classes + c)]; }
+  double log_of(int64_t sample, int64_t c) const { return logs[static_cast<size_t>(sample * classes + c)]; }
+  double of(int64_t sample, int64_t c) const { return std::exp(log_of(sample, c)); }
 };
 // Of samples of the set, in the order given; `batch` at a time, those of similar length together.
 Predictions predict(const SequenceClassifier& model, const LabelledSequences& set, const std::vector<int64_t>& samples,

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "apps/cli/terminal.h"
@@ -13,12 +12,14 @@
 #include "engine/finite_guard.h"
 #include "engine/text.h"
 #include "models/settings_text.h"
+#include "ops/reductions.h"
 
 namespace runnel {
 
-SequenceClassifier::Input classifier_input(const SequenceClassifier& model, TokenBatch batch) {
-  if (model.config.pool != "cls") return {batch.tokens, batch.positions, batch.lengths};
-  // Each sequence begins with a token of its own.
+TokenBatch batch_for(const SequenceClassifier& model, const LabelledSequences& set, std::span<const int64_t> samples,
+                     SequenceView view) {
+  const TokenBatch batch = token_batch(set, samples, view);
+  if (model.config.pool != "cls") return batch;
   const int64_t rows = batch.tokens.shape()[0], length = batch.tokens.shape()[1];
   const std::vector<int32_t> tokens = batch.tokens.to_vector(), places = batch.positions.to_vector();
   std::vector<int32_t> with_token, with_place, lengths = batch.lengths.to_vector();
@@ -32,7 +33,7 @@ SequenceClassifier::Input classifier_input(const SequenceClassifier& model, Toke
     ++lengths[static_cast<size_t>(b)];
   }
   const Shape shape{rows, length + 1};
-  return {Indices(shape, with_token), Indices(shape, with_place), Indices(Shape{rows}, lengths)};
+  return {Indices(shape, with_token), Indices(shape, with_place), Indices(Shape{rows}, lengths), batch.labels};
 }
 
 std::vector<int64_t> some_samples(const LabelledSequences& set, int64_t most) {
@@ -42,14 +43,14 @@ std::vector<int64_t> some_samples(const LabelledSequences& set, int64_t most) {
 }
 
 int64_t Predictions::chosen(int64_t sample) const {
-  const auto row = probabilities.begin() + sample * classes;
+  const auto row = logs.begin() + sample * classes;
   return std::max_element(row, row + classes) - row;
 }
 
 Predictions predict(const SequenceClassifier& model, const LabelledSequences& set, const std::vector<int64_t>& samples,
                     SequenceView view, int64_t batch, const WorkDone& report) {
   const int64_t count = std::ssize(samples), classes = model.config.classes;
-  Predictions all{std::vector<double>(static_cast<size_t>(count * classes)), classes};
+  Predictions all{std::vector<float>(static_cast<size_t>(count * classes)), classes};
   const std::vector<int64_t> lengths = sample_lengths(set, view);
   std::vector<int64_t> order(samples.size());
   std::iota(order.begin(), order.end(), 0);
@@ -61,22 +62,13 @@ Predictions predict(const SequenceClassifier& model, const LabelledSequences& se
     std::vector<int64_t> together;
     for (int64_t i = first; i < std::min(first + batch, count); ++i)
       together.push_back(samples[static_cast<size_t>(order[static_cast<size_t>(i)])]);
-    SequenceClassifier::Input in = classifier_input(model, token_batch(set, together, view));
+    const TokenBatch in = batch_for(model, set, together, view);
     const Device device = model.device();
-    const std::vector<float> logits =
-        finite_output(model({in.tokens.to(device), in.positions.to(device), in.lengths.to(device)}));
-    std::vector<double> probabilities(logits.begin(), logits.end());
-    for (auto p = probabilities.begin(); p != probabilities.end(); p += classes) {
-      const double largest = *std::max_element(p, p + classes);
-      double total = 0;
-      for (int64_t c = 0; c < classes; ++c) total += p[c] = std::exp(p[c] - largest);
-      for (int64_t c = 0; c < classes; ++c) p[c] /= total;
-    }
-    return probabilities;
+    return finite_output(log_softmax(model({in.tokens.to(device), in.positions.to(device), in.lengths.to(device)})));
   });
   for (int64_t i = 0; i < count; ++i)
     std::copy_n(parts[static_cast<size_t>(i / batch)].begin() + i % batch * classes, classes,
-                all.probabilities.begin() + order[static_cast<size_t>(i)] * classes);
+                all.logs.begin() + order[static_cast<size_t>(i)] * classes);
   return all;
 }
 
@@ -86,7 +78,7 @@ Score score(const Predictions& p, const LabelledSequences& set, const std::vecto
   for (int64_t i = 0; i < std::ssize(samples); ++i) {
     const int64_t truth = set.labels[static_cast<size_t>(samples[static_cast<size_t>(i)])], chosen = p.chosen(i);
     right += chosen == truth;
-    result.loss -= std::log(std::max(p.of(i, truth), 1e-300)) / static_cast<double>(samples.size());
+    result.loss -= p.log_of(i, truth) / static_cast<double>(samples.size());
     ++result.confusion[static_cast<size_t>(truth * p.classes + chosen)];
   }
   result.accuracy = 100 * static_cast<double>(right) / static_cast<double>(samples.size());
@@ -95,7 +87,7 @@ Score score(const Predictions& p, const LabelledSequences& set, const std::vecto
 
 LoadedClassifier::LoadedClassifier(const std::string& path, const ClassificationDataset& dataset,
                                    const RuntimeOptions& options)
-    : checkpoint((check_is_model(path), read_checkpoint(path, dataset.name))),
+    : checkpoint(trained_model(path, dataset.name)),
       model(load_model<SequenceClassifier>(checkpoint, options.chosen_device())) {
   settings.dataset = &dataset;
   const std::string file = checkpoint.path.string();
@@ -115,19 +107,13 @@ LoadedClassifier::LoadedClassifier(const std::string& path, const Classification
 
 namespace {
 
-struct EvaluateOptions : RuntimeOptions {
+struct ClassificationEvaluateOptions : EvaluateOptions {
   const ClassificationDataset* dataset = nullptr;
-  std::string model, out, data;
-  int64_t limit = 0, batch = 32;
+  std::string out;
 
   Settings list() override {
-    return extended(RuntimeOptions::list(),
-                    {{"model", &model, {}, "a run folder or a .safetensors file"},
-                     {"data", &data, {}, "as in train; default: what the model was trained on"},
-                     {"limit", &limit, in_range(0, 1e9), "evaluate only so many test samples; 0: all"},
-                     {"batch", &batch, in_range(1, 1 << 20), "samples at a time"},
-                     {"out", &out, {}, "PNG file of the confusion matrix; default: beside the checkpoint"},
-                     json_flag()});
+    return extended(EvaluateOptions::list(),
+                    {{"out", &out, {}, "PNG file of the confusion matrix; default: beside the checkpoint"}});
   }
 };
 
@@ -141,7 +127,7 @@ void write_confusion(const std::filesystem::path& png, const std::vector<double>
   write_png(png, heat_map(values, side, side, 1, zoom));
 }
 
-int evaluate(EvaluateOptions& o) {
+int evaluate(ClassificationEvaluateOptions& o) {
   LoadedClassifier loaded(o.model, *o.dataset, o);
   const std::filesystem::path png =
       o.out.empty() ? loaded.checkpoint.path.parent_path() / "confusion.png" : std::filesystem::path(o.out);
@@ -198,10 +184,10 @@ int evaluate(EvaluateOptions& o) {
 }  // namespace
 
 void add_classification_evaluate(Subcommand task, Command& chosen, const ClassificationDataset& dataset) {
-  EvaluateOptions options;
+  ClassificationEvaluateOptions options;
   options.dataset = &dataset;
-  add_command<EvaluateOptions>(task, chosen, "evaluate", "accuracy and confusion matrix on the test set", evaluate,
-                               options);
+  add_command<ClassificationEvaluateOptions>(task, chosen, "evaluate", "accuracy and confusion matrix on the test set",
+                                             evaluate, options);
 }
 
 }  // namespace runnel

@@ -16,17 +16,15 @@
 namespace runnel {
 namespace {
 
-struct PredictOptions : RuntimeOptions {
+struct PredictOptions : ModelOptions {
   const ClassificationDataset* dataset = nullptr;
-  std::string model;
   std::vector<std::string> files;
   int64_t batch = 32;
 
   Settings list() override {
     return extended(
-        RuntimeOptions::list(),
-        {{"model", &model, {}, "a run folder or a .safetensors file"},
-         {"input",
+        ModelOptions::list(),
+        {{"input",
           &files,
           {},
           "file to classify: a picture, a text, or an expression or a pair of texts in each line; may be given "

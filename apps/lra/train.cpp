@@ -69,7 +69,7 @@ Picture framed(const Picture& inner, const std::array<uint8_t, 3>& colour) {
   return outer;
 }
 
-class ClassificationTraining : public Task {
+class ClassificationTraining : public TaskOf<TokenBatch> {
  public:
   ClassificationTraining(const ClassificationSettings& settings, const ClassificationData& data)
       : settings_(settings),
@@ -91,15 +91,13 @@ class ClassificationTraining : public Task {
   Slice slice(int64_t first, int64_t count) const override {
     std::vector<int64_t> samples;
     for (int64_t n = first; n < first + count; ++n) samples.push_back(order_(n));
-    TokenBatch batch = token_batch(data_.train, samples, settings_.view());
-    const Indices labels = batch.labels;
-    int64_t tokens = 0;
+    const TokenBatch batch = batch_for(model_, data_.train, samples, settings_.view());
+    int64_t tokens = model_.config.pool == "cls" ? -batch.lengths.size() : 0;  // the model's own are not counted
     for (const int32_t length : batch.lengths.to_vector()) tokens += length;
-    const SequenceClassifier::Input in = classifier_input(model_, std::move(batch));
-    return {{in.tokens, in.positions, in.lengths, labels}, {}, static_cast<double>(count), tokens};
+    return slice_of(batch, static_cast<double>(count), tokens);
   }
-  Tensor loss(const Slice& batch, std::optional<Key> key) const override {
-    return cross_entropy(model_({batch.indices[0], batch.indices[1], batch.indices[2]}, key), batch.indices[3]);
+  Tensor loss(const TokenBatch& batch, std::optional<Key> key) const override {
+    return cross_entropy(model_({batch.tokens, batch.positions, batch.lengths}, key), batch.labels);
   }
   std::vector<double> validate(const WorkDone& report) const override {
     const std::vector<int64_t> samples = some_samples(data_.validation, settings_.validation);

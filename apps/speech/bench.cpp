@@ -16,8 +16,6 @@
 namespace runnel {
 namespace {
 
-namespace fs = std::filesystem;
-
 struct SpeechBenchOptions : BenchOptions {
   std::string systems = "bilstm,softmax,lsh,linear";
   std::string preset = "small";
@@ -77,10 +75,7 @@ int train_systems(const SpeechBenchOptions& o, const std::vector<std::string>& s
     for (const std::string& system : systems) {
       SpeechSettings s = settings_of(o, system, seed);
       s.data = first.data;
-      s.out = (table.file("") / fs::path(fmt::format("{}-{}", system, seed))).string();
-      s.resume = fs::exists(fs::path(s.out) / "last.safetensors");
-      s.overwrite = !s.resume;
-      if (s.resume) check_same_run(read_config(s.out), s);
+      set_run(s, table.file("") / fmt::format("{}-{}", system, seed));
       if (const int status = train_speech(s, data)) return status;
 
       const LoadedTranscriber loaded(s.out, o);
@@ -129,8 +124,8 @@ int time_updates(const SpeechBenchOptions& o, const std::vector<std::string>& sy
       s.batch = batch;
       s.length = o.frames;
       const std::unique_ptr<Task> task = speech_training(s, data);
-      ShardedOptimizer optimizer(task->parameters(), authors_options);
-      Updater updater(optimizer, device, Key{2}, [&](const Slice& slice, Key key) { return task->loss(slice, key); });
+      Updater updater({task->parameters(), authors_options}, device, Key{2},
+                      [&](const Slice& slice, Key key) { return task->loss(slice, key); });
       int64_t step = 0;
       const double seconds = median_seconds(o, [&] { updater.update(step++, {task->slice(0, batch)}); });
       table.row({system, std::to_string(frames), fmt::format("{:.1f}", 1000 * seconds),

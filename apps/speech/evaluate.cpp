@@ -112,18 +112,12 @@ auto read_data(const Checkpoint& checkpoint, const Read& read) {
   }
 }
 
-struct SpeechEvaluateOptions : RuntimeOptions {
-  std::string model, data;
-  int64_t limit = 0, batch = 16, beam = 0;
+struct SpeechEvaluateOptions : EvaluateOptions {
+  int64_t beam = 0;
 
   Settings list() override {
-    return extended(RuntimeOptions::list(),
-                    {{"model", &model, {}, "a run folder or a .safetensors file"},
-                     {"data", &data, {}, "as in train; default: what the model was trained on"},
-                     {"beam", &beam, in_range(0, 1e4), "prefixes of the beam search; 0: the best alignment"},
-                     {"limit", &limit, in_range(0, 1e9), "evaluate only so many recordings; 0: all"},
-                     {"batch", &batch, in_range(1, 1 << 20), "recordings at a time"},
-                     json_flag()});
+    return extended(EvaluateOptions::list(),
+                    {{"beam", &beam, in_range(0, 1e4), "prefixes of the beam search; 0: the best alignment"}});
   }
 };
 
@@ -167,7 +161,7 @@ int evaluate_speech(SpeechEvaluateOptions& o) {
 }  // namespace
 
 LoadedTranscriber::LoadedTranscriber(const std::string& path, const RuntimeOptions& options)
-    : checkpoint((check_is_model(path), read_checkpoint(path, "speech"))),
+    : checkpoint(trained_model(path, "speech")),
       model(load_model<Transcriber>(checkpoint, options.chosen_device())),
       spelling(read_data(checkpoint, [&] { return read_spelling(checkpoint); })),
       rate(read_data(checkpoint, [&] { return checkpoint.data.at("rate").get<int64_t>(); })),

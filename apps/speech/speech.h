@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "apps/cli/trained_model.h"
 #include "apps/training/model_settings.h"
 #include "apps/training/task.h"
 #include "datasets/speech/fbank.h"
 #include "datasets/speech/speech.h"
-#include "models/checkpoint.h"
 #include "models/speech/ctc.h"
 #include "models/speech/transcriber.h"
 

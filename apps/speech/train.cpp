@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <tuple>
 
 #include "apps/cli/terminal.h"
 #include "apps/speech/speech.h"
@@ -161,7 +162,15 @@ std::vector<int64_t> some_utterances(const SpeechSet& set, int64_t most) {
   return all;
 }
 
-class SpeechTraining : public Task {
+struct CtcBatch {
+  Tensor features;
+  Indices lengths, targets, target_lengths;
+  Tensor shares;  // [B], all 1 / the labels of the batch
+
+  auto fields() { return std::tie(features, lengths, targets, target_lengths, shares); }
+};
+
+class SpeechTraining : public TaskOf<CtcBatch> {
  public:
   SpeechTraining(const SpeechSettings& settings, const SpeechTaskData& data)
       : settings_(settings),
@@ -199,16 +208,15 @@ class SpeechTraining : public Task {
              bins, key_for(settings_.seed, Purpose::training).fold(1).fold(static_cast<uint64_t>(first + b)));
       }
     const auto labels = static_cast<float>(std::max<int64_t>(batch.labels, 1));
-    return {{batch.lengths, batch.targets, batch.target_lengths},
-            {batch.features, Tensor::full(Shape{count}, 1 / labels, Device::cpu)},
-            static_cast<double>(labels),
-            batch.frames};
+    return slice_of(CtcBatch{batch.features, batch.lengths, batch.targets, batch.target_lengths,
+                             Tensor::full(Shape{count}, 1 / labels, Device::cpu)},
+                    static_cast<double>(labels), batch.frames);
   }
   // Nats per label.
-  Tensor loss(const Slice& batch, std::optional<Key> key) const override {
-    const Tensor logits = model_(batch.numbers[0], batch.indices[0], key);
-    const Tensor each = ctc_loss(logits, batch.indices[0], batch.indices[1], batch.indices[2], {.zero_infinity = true});
-    return sum(multiply(each, batch.numbers[1]));
+  Tensor loss(const CtcBatch& batch, std::optional<Key> key) const override {
+    const Tensor logits = model_(batch.features, batch.lengths, key);
+    const Tensor each = ctc_loss(logits, batch.lengths, batch.targets, batch.target_lengths, {.zero_infinity = true});
+    return sum(multiply(each, batch.shares));
   }
   std::vector<double> validate(const WorkDone& report) const override {
     const SpeechSet& set = data_.sets.validation;

@@ -19,21 +19,21 @@
 #include "engine/check.h"
 #include "engine/file.h"
 #include "engine/text.h"
+#include "ops/reductions.h"
 
 namespace runnel {
 namespace {
 
-struct TranscribeOptions : RuntimeOptions {
-  std::string model, pictures;
+struct TranscribeOptions : ModelOptions {
+  std::string pictures;
   std::vector<std::string> files;
   int64_t beam = 0;
   bool stream = false;
 
   Settings list() override {
     return extended(
-        RuntimeOptions::list(),
-        {{"model", &model, {}, "a run folder or a .safetensors file"},
-         {"beam", &beam, in_range(0, 1e4), "prefixes of the beam search for the text; 0: the best alignment"},
+        ModelOptions::list(),
+        {{"beam", &beam, in_range(0, 1e4), "prefixes of the beam search for the text; 0: the best alignment"},
          {"stream",
           &stream,
           {},
@@ -78,16 +78,14 @@ void write_picture(const std::filesystem::path& file, std::span<const float> fea
   for (int64_t i = 0; i < feature_bins; ++i) csv += fmt::format(",feature_{}", i);
   for (const std::string& symbol : symbols) csv += symbol == "\"" ? ",\"\"\"\"" : ",\"" + symbol + "\"";
   const auto count = std::ssize(symbols);
+  const std::vector<float> probabilities =
+      softmax(Tensor(Shape{std::ssize(found.logits) / count, count}, found.logits)).to_vector();
   for (int64_t t = 0; t < std::ssize(features) / feature_bins; ++t) {
     csv += fmt::format("\n{:.2f}", frame_seconds * static_cast<double>(t));
     for (const float x : features.subspan(static_cast<size_t>(t * feature_bins), feature_bins))
       csv += fmt::format(",{:.3f}", x);
-    const float* const z = found.logits.data() + t / stack * count;
-    for (int64_t k = 0; k < count; ++k) {
-      double sum = 0;
-      for (int64_t i = 0; i < count; ++i) sum += std::exp(static_cast<double>(z[i] - z[k]));
-      csv += fmt::format(",{:.4f}", 1 / sum);
-    }
+    for (int64_t k = 0; k < count; ++k)
+      csv += fmt::format(",{:.4f}", probabilities[static_cast<size_t>(t / stack * count + k)]);
   }
   write_atomically(file, {csv + "\n"});
 

@@ -9,13 +9,13 @@
 #include <numeric>
 
 #include "apps/cli/terminal.h"
+#include "apps/cli/trained_model.h"
 #include "apps/tasks/tasks.h"
 #include "apps/training/communicator.h"
 #include "apps/training/task.h"
 #include "datasets/copy_task.h"
 #include "engine/check.h"
 #include "engine/finite_guard.h"
-#include "models/checkpoint.h"
 #include "models/decoder.h"
 #include "ops/losses.h"
 #include "ops/reductions.h"
@@ -23,21 +23,19 @@
 namespace runnel {
 namespace {
 
-struct CopyEvaluateOptions : RuntimeOptions {
-  std::string model;
+struct CopyEvaluateOptions : ModelOptions {
   int64_t sequences = 1000;
   int64_t show = 4;
 
   Settings list() override {
-    return extended(RuntimeOptions::list(),
-                    {{"model", &model, {}, "a run folder or a .safetensors file"},
-                     {"sequences", &sequences, in_range(1, 1e9), "fresh sequences to measure on"},
+    return extended(ModelOptions::list(),
+                    {{"sequences", &sequences, in_range(1, 1e9), "fresh sequences to measure on"},
                      {"show", &show, in_range(0, 1000), "sequences to print with the model's copy"},
                      json_flag()});
   }
 };
 
-class CopyTraining : public Task {
+class CopyTraining : public TaskOf<CopyBatch> {
  public:
   explicit CopyTraining(const CopySettings& settings)
       : settings_(settings),
@@ -52,10 +50,11 @@ class CopyTraining : public Task {
 
   Slice slice(int64_t first, int64_t count) const override {
     const Key key = key_for(settings_.seed, Purpose::training).fold(static_cast<uint64_t>(first / settings_.batch));
-    return slice(data_.batch(key, count, Device::cpu, first % settings_.batch));
+    const CopyBatch batch = data_.batch(key, count, Device::cpu, first % settings_.batch);
+    return slice_of(batch, batch.counted_positions, batch.tokens.size());
   }
-  Tensor loss(const Slice& batch, std::optional<Key> key) const override {
-    return cross_entropy(model_(batch.indices[0], key), batch.indices[1], batch.numbers[0]);
+  Tensor loss(const CopyBatch& batch, std::optional<Key> key) const override {
+    return cross_entropy(model_(batch.tokens, key), batch.targets, batch.mask);
   }
 
   std::vector<double> validate(const WorkDone& report) const override {
@@ -63,9 +62,9 @@ class CopyTraining : public Task {
     const auto losses = map_over_ranks((settings_.batch + part - 1) / part, [&](int64_t i) -> std::vector<double> {
       const int64_t first = i * part;
       report(first, settings_.batch);
-      const Slice batch = slice(data_.batch(key_for(settings_.seed, Purpose::validation),
-                                            std::min(part, settings_.batch - first), model_.device(), first));
-      return {batch.weight * loss(batch, {}).item(), batch.weight};
+      const CopyBatch batch = data_.batch(key_for(settings_.seed, Purpose::validation),
+                                          std::min(part, settings_.batch - first), model_.device(), first);
+      return {batch.counted_positions * loss(batch, {}).item(), batch.counted_positions};
     });
     double total = 0, weight = 0;
     for (const std::vector<double>& one : losses) total += one[0], weight += one[1];
@@ -73,10 +72,6 @@ class CopyTraining : public Task {
   }
 
  private:
-  static Slice slice(const CopyBatch& batch) {
-    return {{batch.tokens, batch.targets}, {batch.mask}, batch.counted_positions, batch.tokens.size()};
-  }
-
   const CopySettings& settings_;
   const CopyTask data_;
   const AutoregressiveTransformer model_;
@@ -100,8 +95,7 @@ std::vector<int32_t> copy_of(const AutoregressiveTransformer& model, const std::
 }
 
 int evaluate_copy(CopyEvaluateOptions& options) {
-  check_is_model(options.model);
-  const Checkpoint checkpoint = read_checkpoint(options.model, "copy");
+  const Checkpoint checkpoint = trained_model(options.model, "copy");
   const AutoregressiveTransformer model = load_model<AutoregressiveTransformer>(checkpoint, options.chosen_device());
   const CopyTask data{.length = model.config.max_length};
   const Key key = key_for(options.seed, Purpose::sampling);

@@ -7,7 +7,6 @@
 
 #include "apps/cli/terminal.h"
 #include "apps/training/communicator.h"
-#include "apps/training/learner.h"
 #include "apps/training/metrics.h"
 #include "engine/check.h"
 #include "engine/host.h"
@@ -17,22 +16,29 @@
 namespace runnel {
 namespace {
 
-// The first update; how many tokens it read.
-int64_t update(Learner& learner, int64_t batch, int64_t part) {
-  const Learner::Update done = learner.update(0, batch, part);
-  if (!done.is_finite) fail("step 1: ", learner.first_non_finite(), "; a run with a lower --lr may get further");
-  return done.tokens;
-}
+// A run of one update.
+struct Trial {
+  const Task& task;
+  const int64_t whole;  // sequences at a time
+  Updater updater;
+
+  // The first update; how many tokens it read.
+  int64_t update(int64_t batch, int64_t part) {
+    const Updater::Result done = updater.update(0, own_slices(task, 0, batch, part));
+    if (!done.is_finite) fail("step 1: ", updater.first_non_finite(), "; a run with a lower --lr may get further");
+    return done.tokens;
+  }
+};
 
 // The most bytes that tensors take during an update, on top of parameters and moments. Whole batches may not fit, but
 // two small ones say what they take: where activations outweigh the gradients of the parameters in both, bytes are
 // linear in what is computed at a time.
-double update_bytes(Learner& learner, Device device, int64_t batch) {
-  const double enough = 16 * 4 * static_cast<double>(element_count(learner.parameters()));
-  const int64_t before = memory_use(device).live, whole = learner.part();
+double update_bytes(Trial& trial, double parameter_bytes, Device device, int64_t batch) {
+  const double enough = 16 * parameter_bytes;
+  const int64_t before = memory_use(device).live, whole = trial.whole;
   const auto peak = [&](int64_t part) {
     reset_peak(device);
-    update(learner, batch / whole * part, part);  // in as many parts as there will be
+    trial.update(batch / whole * part, part);  // in as many parts as there will be
     return static_cast<double>(memory_use(device).peak - before);
   };
   int64_t part = 1;
@@ -49,18 +55,18 @@ double update_bytes(Learner& learner, Device device, int64_t batch) {
 }  // namespace
 
 void dry_run(const Task& task, const TrainSettings& settings) {
-  Learner learner(task, settings);
+  Trial trial{task, settings.sequences_at_a_time(), updater_for(task, settings)};
   if (processes().rank() > 0) return;
   const Device device = settings.chosen_device();
   const int64_t count = processes().size(), own = settings.batch / count;  // sequences of this process
   set_processes(std::make_shared<Communicator>());
   int64_t tokens = 0;  // of the last update
   const auto seconds_of = [&](int64_t batch) {
-    return device_seconds(device, [&] { tokens = update(learner, batch, std::min(learner.part(), batch)) * count; });
+    return device_seconds(device, [&] { tokens = trial.update(batch, std::min(trial.whole, batch)) * count; });
   };
-  const double step_bytes = update_bytes(learner, device, own), batch = static_cast<double>(own);
-  const double parameter_bytes = 4 * static_cast<double>(element_count(learner.parameters()));
-  const auto moment_bytes = static_cast<double>(learner.optimizer().state_bytes());
+  const double parameter_bytes = 4 * static_cast<double>(element_count(task.parameters()));
+  const double step_bytes = update_bytes(trial, parameter_bytes, device, own), batch = static_cast<double>(own);
+  const auto moment_bytes = static_cast<double>(trial.updater.optimizer().state_bytes());
   const double bytes = parameter_bytes + moment_bytes + step_bytes;
   const double free = static_cast<double>(free_memory(device));
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
@@ -29,6 +30,8 @@ std::string header(const std::vector<Metric>& metrics) {
   }
   return text + ",lr,tokens_per_second,seconds";
 }
+
+constexpr size_t max_columns = 1000;
 
 std::string nats_and_bits(double nats) { return fmt::format("{:.6f},{:.6f}", nats, nats / std::numbers::ln2); }
 
@@ -78,6 +81,36 @@ void MetricsFile::write() {
 
 void MetricsFile::require(bool holds) const {
   check(holds, "cannot write ", path_.string(), ": ", std::strerror(errno));
+}
+
+MetricsRows::MetricsRows(const std::filesystem::path& run_folder) : file_(run_folder / "metrics.csv") {
+  check(read(names_) && names_.size() > 3 && names_[0] == "step" && names_[1] == "loss",
+        (run_folder / "metrics.csv").string(), " has no header");
+}
+
+bool MetricsRows::read(std::vector<std::string>& cells) {
+  std::string row;
+  if (!file_.next(row)) return false;
+  if (static_cast<size_t>(std::ranges::count(row, ',')) >= max_columns)
+    file_.wrong("more than " + std::to_string(max_columns) + " columns");
+  cells.assign(1, "");
+  for (const char c : row)
+    if (c == ',')
+      cells.emplace_back();
+    else
+      cells.back() += c;
+  return true;
+}
+
+bool MetricsRows::next() {
+  while (read(cells_))
+    if (cells_.size() == names_.size()) return true;  // else its end is not written yet
+  return false;
+}
+
+double MetricsRows::operator[](const std::string& name) const {
+  const auto column = static_cast<size_t>(std::ranges::find(names_, name) - names_.begin());
+  return column == names_.size() || cells_[column].empty() ? NAN : std::strtod(cells_[column].c_str(), nullptr);
 }
 
 std::string grouped(double n) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/training/task.h"
+#include "datasets/files.h"
 
 namespace runnel {
 
@@ -31,6 +32,24 @@ class MetricsFile {
   int file_ = -1;
   std::string pending_;
   double seconds_ = 0;
+};
+
+// Its rows, one after another. Throws Error that names the file if it is not there or has no header.
+class MetricsRows {
+ public:
+  explicit MetricsRows(const std::filesystem::path& run_folder);
+
+  const std::vector<std::string>& names() const { return names_; }  // of the columns
+  bool next();                                                      // the next row that is whole; false at the end
+  // Of that row: empty where there is none.
+  const std::string& text(size_t column) const { return cells_[column]; }
+  double operator[](const std::string& name) const;  // NaN where there is none
+
+ private:
+  bool read(std::vector<std::string>& cells);
+
+  LineFile file_;
+  std::vector<std::string> names_, cells_;
 };
 
 std::string grouped(double n);                    // 3163787 -> 3,163,787

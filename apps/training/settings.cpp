@@ -155,4 +155,11 @@ void check_same_run(const nlohmann::json& began, TrainSettings& now) {
   }
 }
 
+void set_run(TrainSettings& settings, const std::filesystem::path& folder) {
+  settings.out = folder.string();
+  settings.resume = std::filesystem::exists(folder / "last.safetensors");
+  settings.overwrite = !settings.resume;
+  if (settings.resume) check_same_run(read_config(settings.out), settings);
+}
+
 }  // namespace runnel

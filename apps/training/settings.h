@@ -73,6 +73,10 @@ void apply_settings_file(TrainSettings& settings, const nlohmann::json& values, 
 // UsageError if the run began with another value of something that a run cannot change on the way.
 void check_same_run(const nlohmann::json& began, TrainSettings& now);
 
+// For a benchmark that trains several models: settings of a run in this folder, which is continued if it is there.
+// Throws UsageError as check_same_run.
+void set_run(TrainSettings& settings, const std::filesystem::path& folder);
+
 // The flags and the function of the subcommand `train` of a task.
 template <class S>
 void add_training_flags(Subcommand command, Command& chosen, const S& defaults, const Presets& presets,

@@ -38,7 +38,7 @@ class Task {
   // Sequences first .. first + count - 1 of all that are trained on one after another: update number s, from 0, takes
   // those from s * batch on, in one slice or several. They lie on the host.
   virtual Slice slice(int64_t first, int64_t count) const = 0;
-  // See SliceLoss. The slice lies where the model does.
+  // See SliceLoss. The slice lies where the model does; the key is empty where nothing is to be drawn.
   virtual Tensor loss(const Slice& slice, std::optional<Key> key) const = 0;
   // The first metric chooses the best checkpoint.
   virtual std::vector<Metric> metrics() const = 0;
@@ -49,6 +49,19 @@ class Task {
   // The same as lines of text; may be empty.
   virtual std::string preview_text(const WorkDone&) const { return {}; }
 };
+
+// A task whose batches are of one type (apps/training/updater.h).
+template <class Batch>
+class TaskOf : public Task {
+ public:
+  virtual Tensor loss(const Batch& batch, std::optional<Key> key) const = 0;
+  Tensor loss(const Slice& slice, std::optional<Key> key) const final { return loss(batch_of<Batch>(slice), key); }
+};
+
+// What updates the parameters of the task's model, with the optimizer that the settings say.
+Updater updater_for(const Task& task, const TrainSettings& settings);
+// What this process computes of update number `step`, from 0, of `batch` sequences, in slices of `part`.
+std::vector<Slice> own_slices(const Task& task, int64_t step, int64_t batch, int64_t part);
 
 // Trains until --steps or --minutes, or until SIGINT, SIGTERM or SIGHUP: then saves and returns 130, else 0. With
 // --dry-run prints what the run would take. `config` is that of config_json().

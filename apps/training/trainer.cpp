@@ -17,7 +17,6 @@
 #include "apps/training/communicator.h"
 #include "apps/training/dry_run.h"
 #include "apps/training/interrupt.h"
-#include "apps/training/learner.h"
 #include "apps/training/metrics.h"
 #include "apps/training/report.h"
 #include "apps/training/run_folder.h"
@@ -79,7 +78,12 @@ TrainState train_state(const Checkpoint& c) {
 class Trainer {
  public:
   Trainer(const Task& task, const TrainSettings& settings, const json& config)
-      : task_(task), settings_(settings), config_(config), metrics_(task.metrics()), learner_(task, settings) {}
+      : task_(task),
+        settings_(settings),
+        config_(config),
+        metrics_(task.metrics()),
+        parameters_(task.parameters()),
+        updater_(updater_for(task, settings)) {}
 
   int run();
   // What ranks other than 0 do in a run: the commands of rank 0.
@@ -101,7 +105,7 @@ class Trainer {
   void check_settings() const;
   void share_state();  // rank 0's weights, moments and step with the others
 
-  Learner::Update update(int64_t step, double lr);
+  Updater::Result update(int64_t step, double lr);
   std::string of_all_steps() const {  // " of 10,000", unless the clock ends the run
     return settings_.minutes > 0 ? "" : " of " + grouped(static_cast<double>(settings_.steps));
   }
@@ -121,7 +125,8 @@ class Trainer {
   const TrainSettings& settings_;
   const json config_;
   const std::vector<Metric> metrics_;
-  Learner learner_;
+  const Parameters parameters_;
+  Updater updater_;
   std::optional<RunFolder> folder_;  // of rank 0
   TrainState at_;
   Parameters moments_;             // from a checkpoint, until they are shared
@@ -130,11 +135,12 @@ class Trainer {
   std::set<std::string> failing_;  // files that could not be written the last time
 };
 
-Learner::Update Trainer::update(int64_t step, double lr) {
-  learner_.optimizer().set_lr(lr);
-  const Learner::Update done = learner_.update(step, settings_.batch, learner_.part());
+Updater::Result Trainer::update(int64_t step, double lr) {
+  updater_.optimizer().set_lr(lr);
+  const Updater::Result done =
+      updater_.update(step, own_slices(task_, step, settings_.batch, settings_.sequences_at_a_time()));
   if (!done.is_finite)
-    fail("step ", step + 1, ": ", learner_.first_non_finite(), "; ",
+    fail("step ", step + 1, ": ", updater_.first_non_finite(), "; ",
          saved_ < 0 ? "nothing was saved yet" : fmt::format("{} holds step {}", folder_->last(), saved_),
          "; a run with a lower --lr may get further");
   return done;
@@ -160,7 +166,7 @@ double Trainer::learning_rate(int64_t step, double seconds) const {
 
 Checkpoint Trainer::checkpoint(const fs::path& path, const Parameters& moments) const {
   Checkpoint c{.path = path,
-               .content = SafeTensors{learner_.parameters(), {}},
+               .content = SafeTensors{parameters_, {}},
                .task = task_.name(),
                .model = task_.model(),
                .config = config_,
@@ -187,14 +193,14 @@ bool Trainer::attempt(const std::string& file, const std::function<void()>& writ
 void Trainer::save() {
   if (saved_ == at_.step) return;
   // An update can overflow although its gradients did not: such weights must not replace good ones.
-  for (const auto& [name, tensor] : learner_.parameters()) {
+  for (const auto& [name, tensor] : parameters_) {
     const std::vector<float> values = tensor.to_vector();
     check(std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }), "update ", at_.step,
           " left numbers in ", name, " that are not finite; nothing was saved after step ",
           std::max<int64_t>(saved_, 0));
   }
   broadcast({.what = Command::save});
-  const Parameters moments = learner_.optimizer().state();
+  const Parameters moments = updater_.optimizer().state();
   const auto write = [&](const fs::path& path) { save_checkpoint(checkpoint(path, moments)); };
   const auto save_last = [&] { folder_->save_last(write); };
   if (saved_ < 0 && !settings_.resume) {  // a run that cannot be saved at all would be lost
@@ -212,8 +218,8 @@ void Trainer::save() {
 
 void Trainer::load(const fs::path& path) {
   const Checkpoint c = read_checkpoint(path, task_.name());
-  moments_ = learner_.optimizer().empty_state();
-  Parameters into = learner_.parameters();
+  moments_ = updater_.optimizer().empty_state();
+  Parameters into = parameters_;
   into.insert(into.end(), moments_.begin(), moments_.end());
   check(c.content.tensors.size() == into.size(), path.string(), " belongs to another model: it has ",
         c.content.tensors.size(), " tensors, not ", into.size());
@@ -236,8 +242,8 @@ void Trainer::check_settings() const {
 
 void Trainer::share_state() {
   if (processes().size() > 1) {
-    if (moments_.empty()) moments_ = learner_.optimizer().empty_state();
-    Parameters all = learner_.parameters();
+    if (moments_.empty()) moments_ = updater_.optimizer().empty_state();
+    Parameters all = parameters_;
     all.insert(all.end(), moments_.begin(), moments_.end());
     for (NamedTensor& one : all) {
       std::vector<float> values = one.tensor.to_vector();
@@ -246,8 +252,8 @@ void Trainer::share_state() {
     }
     processes().broadcast(&at_.step, sizeof at_.step);
   }
-  learner_.optimizer().set_state(std::exchange(moments_, {}));
-  learner_.optimizer().set_steps(at_.step);
+  updater_.optimizer().set_state(std::exchange(moments_, {}));
+  updater_.optimizer().set_steps(at_.step);
 }
 
 int Trainer::serve() {
@@ -262,7 +268,7 @@ int Trainer::serve() {
       if (command.what == Command::update) {
         update(command.step, command.lr);
       } else if (command.what == Command::save) {
-        learner_.optimizer().state();
+        updater_.optimizer().state();
       } else {
         task_.validate(say_nothing);
         task_.preview_text(say_nothing);
@@ -336,7 +342,7 @@ void Trainer::report(double seconds, double rate) {
           {"training time", duration_text(seconds)},
           {"speed", grouped(rate) + " tokens/s"},
           {"memory of tensors", "up to " + bytes_text(static_cast<double>(memory_use(device).peak))},
-          {"parameters", grouped(static_cast<double>(element_count(learner_.parameters())))},
+          {"parameters", grouped(static_cast<double>(element_count(parameters_)))},
           {"machine", fmt::format("{}, {} threads, {}", model_name(device), settings_.threads, settings_.precision)},
           {"program", program_text()}},
          config_});
@@ -385,7 +391,7 @@ int Trainer::run() {
     if (!at_.is_evaluation_due) {
       const double lr = learning_rate(at_.step, start - begun_);
       broadcast({.what = Command::update, .step = at_.step, .lr = lr});
-      const Learner::Update done = update(at_.step, lr);
+      const Updater::Result done = update(at_.step, lr);
       at_.loss_sum += done.loss;
       ++at_.loss_count;
       ++at_.step;
@@ -447,6 +453,30 @@ int Trainer::run() {
 }
 
 }  // namespace
+
+Updater updater_for(const Task& task, const TrainSettings& s) {
+  const AdamOptions options{.lr = s.lr,
+                            .beta2 = s.beta2,
+                            .eps = s.adam_eps,
+                            .rectify = s.optimizer != "adamw",
+                            .weight_decay = s.weight_decay,
+                            .muon_decay = s.muon_decay,
+                            .clip = s.clip,
+                            .global_clip = s.global_clip};
+  return {ShardedOptimizer(task.parameters(), options, s.optimizer == "muon", s.shard), s.chosen_device(),
+          key_for(s.seed, Purpose::dropout), [&task](const Slice& slice, Key key) { return task.loss(slice, key); },
+          sum_options(s.reduction, s.gradients)};
+}
+
+std::vector<Slice> own_slices(const Task& task, int64_t step, int64_t batch, int64_t part) {
+  const Communicator& all = processes();
+  const int64_t own = (batch + part - 1) / part / all.size() * part;  // sequences, unless the last part is smaller
+  const int64_t begin = all.rank() * own, end = all.size() == 1 ? batch : begin + own;
+  std::vector<Slice> slices;
+  for (int64_t first = begin; first < end; first += part)
+    slices.push_back(task.slice(step * batch + first, std::min(part, end - first)));
+  return slices;
+}
 
 int train(const Task& task, const TrainSettings& settings, const nlohmann::json& config) {
   if (settings.dry_run) {

@@ -24,16 +24,16 @@ void assign(Slice& to, const Slice& from) {
   to.tokens = from.tokens;
 }
 
-}  // namespace
-
 Slice on_device(Slice slice, Device device) {
   for (Indices& x : slice.indices) x = x.to(device);
   for (Tensor& x : slice.numbers) x = x.to(device);
   return slice;
 }
 
-Updater::Updater(ShardedOptimizer& optimizer, Device device, Key key, SliceLoss loss, SumOptions sums)
-    : optimizer_(optimizer),
+}  // namespace
+
+Updater::Updater(ShardedOptimizer optimizer, Device device, Key key, SliceLoss loss, SumOptions sums)
+    : optimizer_(std::move(optimizer)),
       device_(device),
       loss_(std::move(loss)),
       step_(Shape{1}, device),

@@ -3,6 +3,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "apps/training/gradient_sum.h"
@@ -13,18 +15,48 @@
 
 namespace runnel {
 
-// A part of the training data that has been read.
+// A part of the training data that has been read: the tensors of a task's batch.
 struct Slice {
-  std::vector<Indices> indices;  // such as tokens and targets
-  std::vector<Tensor> numbers;   // such as a mask
-  double weight;                 // of its mean loss in that of an update: how many sequences, or positions, it is over
-  int64_t tokens;                // for tokens/s
+  std::vector<Indices> indices;
+  std::vector<Tensor> numbers;
+  double weight;   // of its mean loss in that of an update: how many sequences, or positions, it is over
+  int64_t tokens;  // for tokens/s
 };
 
-Slice on_device(Slice slice, Device device);
+// A batch is a struct whose fields() are references to all its tensors, in a tuple.
+template <class Batch>
+Slice slice_of(Batch batch, double weight, int64_t tokens) {
+  Slice slice{{}, {}, weight, tokens};
+  const auto add = [&slice]<class T>(T& x) {
+    if constexpr (std::is_same_v<T, Indices>)
+      slice.indices.push_back(x);
+    else
+      slice.numbers.push_back(x);
+  };
+  std::apply([&](auto&... x) { (add(x), ...); }, batch.fields());
+  return slice;
+}
+template <class Batch>
+Batch batch_of(const Slice& slice) {
+  Batch batch{};
+  auto indices = slice.indices.begin();
+  auto numbers = slice.numbers.begin();
+  const auto take = [&]<class T>(T& x) {
+    if constexpr (std::is_same_v<T, Indices>)
+      x = *indices++;
+    else
+      x = *numbers++;
+  };
+  std::apply([&](auto&... x) { (take(x), ...); }, batch.fields());
+  return batch;
+}
 
 // The mean loss of a slice in nats, recorded on the tape; dropout and the like are drawn from the key.
 using SliceLoss = std::function<Tensor(const Slice& slice, Key key)>;
+template <class Batch, class Loss>
+SliceLoss loss_of(Loss loss) {  // of a batch
+  return [loss](const Slice& slice, Key key) { return loss(batch_of<Batch>(slice), key); };
+}
 
 // On CUDA an update is a graph (engine/replay.h), from the third of the same shapes on: hundreds of kernels cost one
 // launch. So all that changes between updates (data, weights, step, rates) is copied to places that stay. The graph has
@@ -33,7 +65,9 @@ using SliceLoss = std::function<Tensor(const Slice& slice, Key key)>;
 class Updater {
  public:
   // Draws from `key`, in each step other numbers.
-  Updater(ShardedOptimizer& optimizer, Device device, Key key, SliceLoss loss, SumOptions sums = {});
+  Updater(ShardedOptimizer optimizer, Device device, Key key, SliceLoss loss, SumOptions sums = {});
+  Updater(const Updater&) = delete;  // the graph refers to it
+  ShardedOptimizer& optimizer() { return optimizer_; }
 
   struct Result {
     double loss;     // nats, before the update
@@ -51,7 +85,7 @@ class Updater {
   GradientSum::Result differentiate();
   void compute();
 
-  ShardedOptimizer& optimizer_;
+  ShardedOptimizer optimizer_;
   const Device device_;
   const SliceLoss loss_;
   std::vector<Slice> slices_;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "engine/tensor.h"
@@ -54,6 +55,8 @@ struct TokenBatch {
   Indices positions;  // [B,L], places in the uncut sequence; 0 at padding
   Indices lengths;    // [B], at least 1: row b is padding from lengths[b] on
   Indices labels;     // [samples]
+
+  auto fields() { return std::tie(tokens, positions, lengths, labels); }
 };
 
 // B = samples * per_sample: a pair's sequences are neighbours. L is the length of the longest, rounded up to a multiple

@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "engine/random.h"
+#include "ops/band.h"
 #include "ops/kernels/attention_sizes.h"
 #include "ops/kernels/dispatch.h"
-#include "ops/types.h"
 
 namespace runnel {
 

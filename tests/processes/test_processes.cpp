@@ -414,13 +414,12 @@ TEST_CASE("processes: the parts of a batch do not change with their number once 
   CHECK(contains(read(box.folder / "run/config.json"), "\"micro-batch\": 1,"));
 }
 
-TEST_CASE(
-    "bench scaling: measures one and two processes, predicts efficiency 100% for weak scaling on an ideal network") {
+TEST_CASE("bench scaling: measures one and two processes") {
   if (!Cluster()) return;
   const Sandbox box;
   const Result result = succeed(box,
                                 "bench scaling --device cpu --precision f32 --threads 2 --processes 2 --length 2 "
-                                "--runs 1 --bandwidth 1e6 --latency 0 --out tables");
+                                "--runs 1 --out tables");
   CHECK(contains(result.out, "tables/scaling.csv"));
   const std::string measured = read(box.folder / "tables" / "scaling.csv");
   CAPTURE(measured);
@@ -428,11 +427,6 @@ TEST_CASE(
     CHECK(contains(measured, row));
   CHECK(contains(measured, ",12.7,"));  // 4 bytes for each of 3.2 million parameters, once there and once back
   CHECK(contains(measured, ",25.4,"));
-  const std::string predicted = read(box.folder / "tables" / "scaling-predicted.csv");
-  CAPTURE(predicted);
-  for (const char* row : {"\ncopy task,64 each,1e+06,1024,1024.0,100%\n", "\nMNIST,16 each,1e+06,1024,1024.0,100%\n",
-                          "\ncopy task,64 in all,1e+06,8,", "\nMNIST,16 in all,1e+06,16,"})
-    CHECK(contains(predicted, row));
 }
 
 }  // namespace runnel::test

@@ -160,7 +160,8 @@ void find_scores(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlock
 }
 
 // The factors of dropout -> b.f. Eight neighbouring weights of a query share a Philox block.
-RUNNEL_NOINLINE void draw_dropout(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlock& keys, const QueryRange& range) {
+RUNNEL_NOINLINE void draw_dropout(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlock& keys,
+                                  const QueryRange& range) {
   const Dropout& dropout = x.settings.dropout;
   if (dropout.p == 0) return;
   constexpr int64_t each = block_size / 8, count = block_size * each;  // Philox blocks of a query, and of all
