@@ -5,11 +5,17 @@ program=$1
 
 help_of() { "$program" "$@" --help | sed "s|^Usage: $program|Usage: runnel|"; }
 
-# The help of this command behind a line with its name, then that of its subcommands.
+# The help of this command behind a line with its name, with the flags of all topics, then that of its subcommands.
 walk() {
-  local text command
+  local text command topic
   text=$(help_of "$@")
-  printf '## runnel%s\n%s\n' "${*:+ $*}" "$text"
+  printf '## runnel%s\n' "${*:+ $*}"
+  sed '/^Presets:/,$d; /^More flags:/d' <<<"$text"
+  for topic in $(sed -n 's/^More flags: //; T; s/--help//g; s/,//g; p' <<<"$text"); do
+    printf 'Options:\n'
+    "$program" "$@" --help "$topic" | sed '1,/^Options:/d'
+  done
+  sed -n '/^Presets:/,$p' <<<"$text" | sed '/^More flags:/d'
   for command in $(awk 'tolower($0) ~ /^subcommands:/ { on = 1; next } on && /^  [a-z]/ { print $1 }' <<<"$text"); do
     walk "$@" "$command"
   done
@@ -18,7 +24,7 @@ walk() {
 cat <<'TEXT'
 # Command line
 
-Every command with its flags, as `--help` prints them: each flag's type, what its value may be, and after `=` its default. Below the flags of `train` stand its presets: each is a command line. A flag given twice counts
+Every command with its flags, as `--help` and, for what is less often needed, `--help TOPIC` print them: each flag's type, what its value may be, and after `=` its default. Below the flags of `train` stand its presets: each is a command line. A flag given twice counts
 the last time; exit status is 0 (done), 1 (failed, or its output could not be written), 2 (impossible command line) or 130 (interrupted and saved).
 
 Made by `docs/make-cli.sh build/runnel > docs/cli.md`; a test checks that it is up to date.

@@ -26,7 +26,7 @@ Settings all_attention_settings(AttentionConfig& config, bool causal) {
   Settings list;
   for (const AttentionKind* kind : attention_kinds())
     if (causal ? kind->causal : kind->full) append_settings(list, *kind, config);
-  return list;
+  return with_topic("attention", list);
 }
 
 Settings list(EncoderConfig& c, bool causal) {

@@ -7,6 +7,11 @@ Settings extended(Settings list, const Settings& more) {
   return list;
 }
 
+Settings with_topic(const std::string& topic, Settings list) {
+  for (Setting& setting : list) setting.topic = topic;
+  return list;
+}
+
 std::string text_of(const Setting& setting) {
   return std::visit(
       [](const auto* value) -> std::string {

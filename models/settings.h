@@ -21,11 +21,13 @@ struct Setting {
   std::string help;
   OldFiles old_files = OldFiles::have_it;
   bool can_change_on_resume = false;  // whether a run that is resumed may have another value
+  std::string topic = {};             // shown by --help TOPIC and not by --help; empty: always shown
 };
 using Settings = std::vector<Setting>;
 
 // The list followed by more lines.
 Settings extended(Settings list, const Settings& more);
+Settings with_topic(const std::string& topic, Settings list);
 
 std::string text_of(const Setting& setting);     // its value: 128, 0.1, true, linear
 std::string problem_of(const Setting& setting);  // why its value is not allowed, a sentence without its subject; or ""

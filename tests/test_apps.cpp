@@ -539,6 +539,19 @@ TEST_CASE("the command line: help and version") {
   CHECK(contains(help.out, "--lr FLOAT"));
   CHECK(contains(help.out, "=0.001"));
   CHECK(contains(help.out, "  tiny    as small, but --length 32 --width 64 "));
+  for (const std::string task : {"copy", "mnist", "lra pathfinder", "speech"}) {
+    CAPTURE(task);
+    const std::string text = succeed(box, task + " train --help").out;
+    CHECK(std::count(text.begin(), text.end(), '\n') < 88);  // two screens
+    CHECK(contains(text, "\nMore flags: --help attention, --help training\n"));
+    CHECK_FALSE(contains(text, "\n\n\n"));
+    for (const std::string flag : {"--rounds", "--beta2"}) CHECK_FALSE(contains(text, "\n  " + flag));
+    const std::string of_kinds = succeed(box, task + " train --help attention").out;
+    CHECK(contains(of_kinds, "\n  --rounds INT:from 1 to 64"));
+    CHECK_FALSE(contains(of_kinds, "--beta2"));
+    CHECK(contains(succeed(box, task + " train --help training").out, "\n  --beta2 FLOAT"));
+  }
+  CHECK(succeed(box, "copy train --help rubbish").out == help.out);
   CHECK(contains(box.run("--version").out, "runnel 0.1"));
   CHECK(box.run("--help").status == 0);
 }

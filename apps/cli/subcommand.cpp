@@ -21,6 +21,12 @@ std::map<const CLI::App*, std::function<Settings()>>& flag_lists() {
   return lists;
 }
 
+// The flags of a command that --help shows only with their topic.
+std::map<const CLI::App*, std::map<std::string, std::vector<CLI::Option*>>>& topics() {
+  static std::map<const CLI::App*, std::map<std::string, std::vector<CLI::Option*>>> flags;
+  return flags;
+}
+
 // What fills a command that has not been needed so far.
 std::map<CLI::App*, std::function<void(Subcommand)>>& unfilled() {
   static std::map<CLI::App*, std::function<void(Subcommand)>> commands;
@@ -118,11 +124,26 @@ void check_understood(CLI::App& program) {
   fail<UsageError>("\"", words, "\" has no flag ", excerpt(flag), close.empty() ? "; --help lists its flags" : close);
 }
 
+// Of --help TOPIC: shows the flags of the topic instead of the others, and leaves out the word.
+bool shows_topic(CLI::App* command, const std::string& word) {
+  const auto found = topics()[command].find(word);
+  if (found == topics()[command].end()) return false;
+  for (CLI::Option* option : command->get_options()) option->group("");
+  for (CLI::Option* option : found->second) option->group("Options");
+  command->footer("");
+  return true;
+}
+
 // Fills the commands that the words name, and checks their switches: the parser takes --resume=5 for true, and throws
 // what std::stoll does for --resume=yes.
-void fill_named_commands(CLI::App* command, int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
+// Returns the words, but for a topic of --help.
+std::vector<char*> fill_named_commands(CLI::App* command, int argc, char** argv) {
+  std::vector<char*> words;
+  for (int i = 0; i < argc; ++i) {
+    const std::string word = argv[i], before = i > 0 ? argv[i - 1] : "";
+    if ((before == "--help" || before == "-h") && shows_topic(command, word)) continue;
+    words.push_back(argv[i]);
+    if (i == 0) continue;
     for (CLI::App* below : command->get_subcommands({}))
       if (below->get_name() == word) {
         fill(command = below);
@@ -138,6 +159,7 @@ void fill_named_commands(CLI::App* command, int argc, char** argv) {
                           " is neither true nor false");
       }
   }
+  return words;
 }
 
 // The first word of this text that is a flag.
@@ -155,7 +177,10 @@ void Subcommand::add(const std::string& name, const std::string& help, std::func
   unfilled()[app_->add_subcommand(name, help)] = std::move(fill);
 }
 
-void Subcommand::set_footer(const std::string& text) const { app_->footer(text); }
+void Subcommand::set_footer(const std::string& text) const {
+  const std::string before = app_->get_footer();
+  app_->footer(before.empty() ? text : before + "\n\n" + text);
+}
 
 void Subcommand::add_flags(const std::function<Settings()>& list) const {
   flag_lists()[app_] = list;
@@ -165,9 +190,13 @@ void Subcommand::add_flags(const std::function<Settings()>& list) const {
       const Settings all = list();
       return *std::find_if(all.begin(), all.end(), [&](const Setting& s) { return s.name == name; });
     };
+    const auto file = [&](CLI::Option* option) {
+      if (setting.topic.empty()) return;
+      topics()[app_][setting.topic].push_back(option->group(""));
+    };
     if (std::holds_alternative<bool*>(setting.value)) {
-      app_->add_flag_function(
-          flag, [now](int64_t count) { *std::get<bool*>(now().value) = count > 0; }, setting.help);  // =false: -1
+      file(app_->add_flag_function(
+          flag, [now](int64_t count) { *std::get<bool*>(now().value) = count > 0; }, setting.help));  // =false: -1
       continue;
     }
     const bool takes_many = std::holds_alternative<std::vector<std::string>*>(setting.value);
@@ -186,7 +215,11 @@ void Subcommand::add_flags(const std::function<Settings()>& list) const {
     const std::string description = setting.allowed.description();
     option->type_name(type_name(setting) + (description.empty() ? "" : ":" + description));
     option->default_str(text_of(setting));
+    file(option);
   }
+  std::string more;
+  for (const auto& [topic, options] : topics()[app_]) more += (more.empty() ? "" : ", ") + ("--help " + topic);
+  if (!more.empty()) set_footer("More flags: " + more);
 }
 
 void Subcommand::add_words(const std::string& name, std::vector<std::string>& words, const std::string& help,
@@ -224,6 +257,7 @@ void Subcommand::apply_flags() const {
 CommandLine::CommandLine()
     : program_(std::make_shared<CLI::App>("Runnel trains and samples transformers with linear attention.")) {
   flag_lists().clear();  // those of an earlier command line, which is gone
+  topics().clear();
   unfilled().clear();
   program_->option_defaults()->always_capture_default()->take_last();  // a flag given twice: the last counts
   program_->set_version_flag("--version", version_text);
@@ -231,13 +265,15 @@ CommandLine::CommandLine()
 }
 
 std::string CommandLine::parse(int argc, char** argv) const {
-  fill_named_commands(program_.get(), argc, argv);
+  std::vector<char*> words = fill_named_commands(program_.get(), argc, argv);
   try {
-    program_->parse(argc, argv);
+    program_->parse(static_cast<int>(words.size()), words.data());
   } catch (const CLI::Success& help_or_version) {
     std::ostringstream text;
     program_->exit(help_or_version, text, text);
-    return text.str();
+    std::string shown = text.str();  // without the second empty line that a hidden group leaves
+    if (const size_t at = shown.find("\n\n\n"); at != std::string::npos) shown.erase(at, 1);
+    return shown;
   } catch (const CLI::ExtrasError&) {
     check_understood(*program_);
     throw;

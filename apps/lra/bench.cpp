@@ -48,14 +48,6 @@ struct ArenaOptions : RuntimeOptions {
   }
 };
 
-const PublishedResults* published(const std::string& kind) {
-  const auto found = std::find_if(std::begin(published_results), std::end(published_results),
-                                  [&](const auto& r) { return r.kind == kind; });
-  return found == std::end(published_results) ? nullptr : &*found;
-}
-
-std::string cell(double accuracy) { return accuracy > 0 ? fmt::format("{:.2f}", accuracy) : "-"; }
-
 struct Cell {
   std::string kind;
   uint64_t seed;
@@ -78,8 +70,6 @@ int bench_lra(ArenaOptions& o) {
   const ClassificationDataset& dataset =
       **std::find_if(std::begin(classification_datasets), std::end(classification_datasets),
                      [&](const auto* d) { return d->name == o.task; });
-  const auto column =
-      static_cast<size_t>(std::find(std::begin(arena_tasks), std::end(arena_tasks), o.task) - std::begin(arena_tasks));
   const std::vector<std::string> kinds = chosen_words("attention", o.attention, attention_names(false));
   ClassificationSettings base = classification_preset(dataset, o.preset);
   static_cast<RuntimeOptions&>(base) = o;
@@ -142,15 +132,14 @@ int bench_lra(ArenaOptions& o) {
       for (const Cell& c : cells) {
         csv += fmt::format("{},{},{},{},{:.3f},{:.5f},{:.0f},{:.0f}\n", c.kind, c.seed, c.parameters, c.step,
                            c.accuracy, c.loss, c.rate, c.bytes);
-        const PublishedResults* const theirs = published(c.kind);
-        const auto their = [&](Accuracies PublishedResults::*which) {
-          return theirs ? cell((theirs->*which)[column]) : "-";
+        const auto their = [&](const std::string& source) {
+          const std::optional<double> accuracy = published(c.kind, source + "_" + o.task);
+          return accuracy ? fmt::format("{:.2f}", *accuracy) : "-";
         };
         page += fmt::format("| {} | {} | {} | {} | {:.2f} | {} | {} | {} | {} | {} | {} |\n", c.kind, c.seed,
                             grouped(static_cast<double>(c.step)), grouped(static_cast<double>(c.parameters)),
-                            c.accuracy, grouped(c.rate), c.bytes > 0 ? bytes_text(c.bytes) : "-",
-                            their(&PublishedResults::arena), their(&PublishedResults::flash),
-                            their(&PublishedResults::skyformer), their(&PublishedResults::nystromformer));
+                            c.accuracy, grouped(c.rate), c.bytes > 0 ? bytes_text(c.bytes) : "-", their("lra"),
+                            their("flashattention"), their("skyformer"), their("nystromformer"));
       }
       write_atomically(folder / "lra.csv", {csv});
       write_atomically(folder / "lra.md", {page});

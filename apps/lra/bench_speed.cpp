@@ -18,8 +18,12 @@ namespace {
 struct SpeedOptions : BenchOptions {
   int64_t batch = 1;
   int64_t longest = 4096;
-  ClassifierConfig model = {
-      .encoder = {.layers = 4, .heads = 4, .head_dim = 64, .feed_forward = 1024, .norm = "pre", .gelu = true}};
+  ClassifierConfig model;
+
+  SpeedOptions() {
+    EncoderConfig& e = model.encoder;
+    e.layers = e.heads = 4, e.head_dim = 64, e.feed_forward = 1024, e.norm = "pre", e.gelu = true;
+  }
 
   Settings list() override {
     return extended(
@@ -84,12 +88,12 @@ int bench_lra_speed(SpeedOptions& o) {
       const Cost cost = measure(o, kind, lengths[i]);
       if (kind == "softmax") softmax.push_back(cost);
       std::string speed = "-", memory = "-";
-      const auto theirs = std::find_if(std::begin(published_results), std::end(published_results),
-                                       [&](const PublishedResults& r) { return r.kind == kind; });
-      const PublishedResults& base = published_results[0];
-      if (i < 4 && theirs != std::end(published_results) && theirs->steps_per_second[i] > 0) {
-        speed = fmt::format("{:.1f}", theirs->steps_per_second[i] / base.steps_per_second[i]);
-        memory = fmt::format("{:.2f}", theirs->gigabytes[i] / base.gigabytes[i]);
+      const auto theirs = [&](const std::string& of, const char* what) {
+        return published(of, fmt::format("{}_{}k", what, i + 1));
+      };
+      if (const auto rate = theirs(kind, "updates_per_second"), gigabytes = theirs(kind, "gigabytes"); rate) {
+        speed = fmt::format("{:.1f}", *rate / *theirs("softmax", "updates_per_second"));
+        memory = fmt::format("{:.2f}", *gigabytes / *theirs("softmax", "gigabytes"));
       }
       table.row({kind, std::to_string(lengths[i]), fmt::format("{:.3g}", 1 / cost.seconds),
                  fmt::format("{:.2f}", softmax[i].seconds / cost.seconds), speed,

@@ -46,61 +46,60 @@ SumOptions sum_options(const std::string& reduction, const std::string& gradient
 }
 
 Settings TrainSettings::list() {
-  return extended(
-      RuntimeOptions::list(),
-      {{"batch", &batch, in_range(1, 1 << 20), "sequences per update"},
-       {"micro-batch", &micro_batch, in_range(0, 1 << 20),
-        "sequences whose gradients are computed at a time (gradient accumulation); 0: an eighth of --batch, or a "
-        "quarter or a half, if it can be divided; a part for each of more than eight processes; on one GPU all; kept "
-        "on resume",
-        OldFiles::may_lack_it, can_change_on_resume},
-       {"reduction", &reduction, one_of({"exact", "fast"}),
-        "sums of gradients over processes: exact: the same bytes for any number of processes; fast: in the order that "
-        "MPI or NCCL chooses",
-        OldFiles::may_lack_it, can_change_on_resume},
-       {"gradients", &gradients, one_of({"f32", "bf16"}),
-        "bf16: sums of gradients are rounded to bfloat16, which halves what processes send", OldFiles::may_lack_it,
-        can_change_on_resume},
-       {"shard",
-        &shard,
-        {},
-        "divide the optimizer's moments over the processes (ZeRO stage 1): less memory for each",
-        OldFiles::may_lack_it,
-        can_change_on_resume},
-       {"steps", &steps, in_range(1), "updates", OldFiles::have_it, can_change_on_resume},
-       {"minutes", &minutes, in_range(0, 1e6), "stop after this many minutes of training in all; 0: no limit",
-        OldFiles::may_lack_it, can_change_on_resume},
-       {"lr", &lr, in_range(0, 100), "learning rate"},
-       {"schedule", &schedule, one_of({"constant", "step", "quadratic", "one-cycle", "cosine", "rsqrt", "plateau"}),
-        "learning rate schedule: constant; step: a tenth after --lr-step updates; quadratic: times the square of the "
-        "part of the run that is left; one-cycle: linearly down to 0 from the end of the warm-up on; cosine: the same "
-        "along half a cosine; rsqrt: times the root of --warmup over the updates made; plateau: halved after "
-        "--patience validations without a better one"},
-       {"warmup", &warmup, in_range(0, 1e9), "updates over which the learning rate first rises linearly from 0",
-        OldFiles::may_lack_it},
-       {"lr-step", &lr_step, in_range(1), "updates before the learning rate drops (--schedule step)"},
-       {"patience", &patience, in_range(1, 1e6),
-        "validations in a row without a better one before the learning rate is halved (--schedule plateau)",
-        OldFiles::may_lack_it},
-       {"optimizer", &optimizer, one_of({"radam", "adamw", "muon"}),
-        "radam: rectified Adam; adamw: Adam with decoupled weight decay; muon: Muon, on gradients scaled to norm 1, "
-        "for the value, output and feed-forward matrices, RAdam for the "
-        "rest"},
-       {"beta2", &beta2, in_range(0.9, 0.9999), "decay of Adam's mean of squared gradients"},
-       {"adam-eps", &adam_eps, in_range(1e-16, 1), "added to the root of Adam's mean of squared gradients",
-        OldFiles::may_lack_it},
-       {"weight-decay", &weight_decay, in_range(0, 1),
-        "decoupled weight decay of the parameters that Adam or RAdam updates"},
-       {"muon-decay", &muon_decay, in_range(0, 100), "decoupled weight decay of the matrices that Muon updates",
-        OldFiles::may_lack_it},
-       {"clip", &clip, in_range(0, 1e9), "largest gradient norm of each parameter tensor; 0: any"},
-       {"global-clip", &global_clip, in_range(0, 1e9), "largest norm of all gradients together; 0: any"},
-       {"log-every", &log_every, in_range(1), "updates per row of metrics.csv", OldFiles::have_it,
-        can_change_on_resume},
-       {"evaluate-every", &evaluate_every, in_range(1), "updates between validations and previews", OldFiles::have_it,
-        can_change_on_resume},
-       {"save-every", &save_every, in_range(1), "updates between checkpoints", OldFiles::have_it,
-        can_change_on_resume}});
+  const Settings main{
+      {"batch", &batch, in_range(1, 1 << 20), "sequences per update"},
+      {"steps", &steps, in_range(1), "updates", OldFiles::have_it, can_change_on_resume},
+      {"minutes", &minutes, in_range(0, 1e6), "stop after this many minutes of training in all; 0: no limit",
+       OldFiles::may_lack_it, can_change_on_resume},
+      {"lr", &lr, in_range(0, 100), "learning rate"},
+      {"schedule", &schedule, one_of({"constant", "step", "quadratic", "one-cycle", "cosine", "rsqrt", "plateau"}),
+       "learning rate schedule: constant; step: a tenth after --lr-step updates; quadratic: times the square of the "
+       "part of the run that is left; one-cycle: linearly down to 0 from the end of the warm-up on; cosine: the same "
+       "along half a cosine; rsqrt: times the root of --warmup over the updates made; plateau: halved after "
+       "--patience validations without a better one"},
+      {"optimizer", &optimizer, one_of({"radam", "adamw", "muon"}),
+       "radam: rectified Adam; adamw: Adam with decoupled weight decay; muon: Muon, on gradients scaled to norm 1, "
+       "for the value, output and feed-forward matrices, RAdam for the "
+       "rest"},
+      {"evaluate-every", &evaluate_every, in_range(1), "updates between validations and previews", OldFiles::have_it,
+       can_change_on_resume}};
+  const Settings details{
+      {"micro-batch", &micro_batch, in_range(0, 1 << 20),
+       "sequences whose gradients are computed at a time (gradient accumulation); 0: an eighth of --batch, or a "
+       "quarter or a half, if it can be divided; a part for each of more than eight processes; on one GPU all; kept "
+       "on resume",
+       OldFiles::may_lack_it, can_change_on_resume},
+      {"reduction", &reduction, one_of({"exact", "fast"}),
+       "sums of gradients over processes: exact: the same bytes for any number of processes; fast: in the order that "
+       "MPI or NCCL chooses",
+       OldFiles::may_lack_it, can_change_on_resume},
+      {"gradients", &gradients, one_of({"f32", "bf16"}),
+       "bf16: sums of gradients are rounded to bfloat16, which halves what processes send", OldFiles::may_lack_it,
+       can_change_on_resume},
+      {"shard",
+       &shard,
+       {},
+       "divide the optimizer's moments over the processes (ZeRO stage 1): less memory for each",
+       OldFiles::may_lack_it,
+       can_change_on_resume},
+      {"warmup", &warmup, in_range(0, 1e9), "updates over which the learning rate first rises linearly from 0",
+       OldFiles::may_lack_it},
+      {"lr-step", &lr_step, in_range(1), "updates before the learning rate drops (--schedule step)"},
+      {"patience", &patience, in_range(1, 1e6),
+       "validations in a row without a better one before the learning rate is halved (--schedule plateau)",
+       OldFiles::may_lack_it},
+      {"beta2", &beta2, in_range(0.9, 0.9999), "decay of Adam's mean of squared gradients"},
+      {"adam-eps", &adam_eps, in_range(1e-16, 1), "added to the root of Adam's mean of squared gradients",
+       OldFiles::may_lack_it},
+      {"weight-decay", &weight_decay, in_range(0, 1),
+       "decoupled weight decay of the parameters that Adam or RAdam updates"},
+      {"muon-decay", &muon_decay, in_range(0, 100), "decoupled weight decay of the matrices that Muon updates",
+       OldFiles::may_lack_it},
+      {"clip", &clip, in_range(0, 1e9), "largest gradient norm of each parameter tensor; 0: any"},
+      {"global-clip", &global_clip, in_range(0, 1e9), "largest norm of all gradients together; 0: any"},
+      {"log-every", &log_every, in_range(1), "updates per row of metrics.csv", OldFiles::have_it, can_change_on_resume},
+      {"save-every", &save_every, in_range(1), "updates between checkpoints", OldFiles::have_it, can_change_on_resume}};
+  return extended(extended(RuntimeOptions::list(), main), with_topic("training", details));
 }
 
 void TrainSettings::adapt_to(const nlohmann::json& config) {
