@@ -253,9 +253,9 @@ int check_all(CheckOptions& options) {
 
 }  // namespace
 
-void add_check(Subcommand program, Command& chosen) {
-  add_command<CheckOptions>(program, chosen, "check",
-                            "the equality of the forms of linear attention, and its gradients", check_all);
+void add_check(Subcommand program) {
+  add_command<CheckOptions>(program, "check", "the equality of the forms of linear attention, and its gradients",
+                            check_all);
 }
 
 }  // namespace runnel

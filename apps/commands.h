@@ -4,6 +4,6 @@
 
 namespace runnel {
 
-void add_commands(Subcommand program, Command& chosen);
+void add_commands(Subcommand program);
 
 }  // namespace runnel

@@ -76,11 +76,8 @@ int run(int argc, char** argv) {
     drop_output(!is_rank_0);
     discard_files(!is_rank_0);
     const CommandLine command_line;
-    Command chosen;
-    add_commands(command_line.root(), chosen);
-    const std::string text = command_line.parse(argc, argv);
-    fmt::print("{}", text);
-    return text.empty() ? chosen() : 0;
+    add_commands(command_line.root());
+    return command_line.parse(argc, argv)();
   } catch (const UsageError& error) {
     return fail(error.what(), 2);
   } catch (const std::bad_alloc&) {

@@ -14,8 +14,8 @@ namespace runnel {
 struct BenchKernel;  // apps/bench/kernels.h
 
 struct Package {  // in apps/<package>/package.cpp; null: it adds nothing of the kind
-  void (*add_commands)(Subcommand program, Command& chosen) = nullptr;
-  void (*add_benchmarks)(Subcommand bench, Command& chosen) = nullptr;
+  void (*add_commands)(Subcommand program) = nullptr;
+  void (*add_benchmarks)(Subcommand bench) = nullptr;
   std::vector<BenchKernel> (*kernels)(Device device) = nullptr;  // for `bench kernels`
   std::string (*version)() = nullptr;                            // lines of --version
 

@@ -233,12 +233,12 @@ int compare(const std::vector<std::string>& runs, const fs::path& png) {
 
 }  // namespace
 
-void add_runs(Subcommand program, Command& chosen) {
-  program.add("runs", "a table of the runs below a folder", [&chosen](Subcommand runs) {
+void add_runs(Subcommand program) {
+  program.add("runs", "a table of the runs below a folder", [](Subcommand runs) {
     const auto folder = std::make_shared<std::vector<std::string>>();
     runs.add_words("folder", *folder, "where to look; default: runs", 1);
-    runs.when_parsed([=, &chosen] {
-      chosen = [=] {
+    runs.when_parsed([=]() -> Command {
+      return [=] {
         check<UsageError>(folder->size() <= 1, "runs takes one folder");
         return list_runs(folder->empty() ? "runs" : folder->front());
       };
@@ -246,12 +246,12 @@ void add_runs(Subcommand program, Command& chosen) {
   });
   program.add(
       "compare", "settings in which runs differ, their metrics side by side, and a plot of their losses",
-      [&chosen](Subcommand comparison) {
+      [](Subcommand comparison) {
         const auto compared = std::make_shared<std::vector<std::string>>();
         comparison.add_words("runs", *compared, "run folders, two or more", 100);
         const auto png = std::make_shared<std::string>("compare.png");
         comparison.add_flags([=] { return Settings{{"out", png.get(), {}, "PNG file of the losses to write"}}; });
-        comparison.when_parsed([=, &chosen] { chosen = [=] { return compare(*compared, *png); }; });
+        comparison.when_parsed([=]() -> Command { return [=] { return compare(*compared, *png); }; });
       });
 }
 

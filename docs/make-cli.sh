@@ -24,6 +24,8 @@ walk() {
 cat <<'TEXT'
 # Command line
 
+*For those who use the program.*
+
 Every command with its flags, as `--help` and, for what is less often needed, `--help TOPIC` print them: each flag's type, what its value may be, and after `=` its default. Below the flags of `train` stand its presets: each is a command line. A flag given twice counts
 the last time; exit status is 0 (done), 1 (failed, or its output could not be written), 2 (impossible command line) or 130 (interrupted and saved).
 

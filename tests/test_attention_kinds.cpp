@@ -156,7 +156,7 @@ TEST_CASE("attention kinds: settings reach the op, and in training the key") {
   CHECK(run({"linear", {}}) == linear_attention(q, k, v, causal, FeatureMap::elu_plus_one).to_vector());
 
   const AttentionConfig dropped{"softmax", {{"attention-dropout", 0.5}}};
-  CHECK(run(dropped, key) == softmax_attention(q, k, v, causal, {0.5f, key}).to_vector());
+  CHECK(run(dropped, key) == softmax_attention(q, k, v, causal, {.dropout = {0.5f, key}}).to_vector());
   CHECK(run(dropped) == softmax_attention(q, k, v, causal).to_vector());
 
   const AttentionConfig hashed{"lsh", {{"rounds", int64_t{1}}, {"buckets", int64_t{8}}, {"chunk", int64_t{4}}}};

@@ -288,14 +288,14 @@ TEST_CASE("softmax_attention with a bias, and its gradients, equal their definit
 }
 
 TEST_CASE("softmax_attention's gradients by four-point differences, with dropout, a pattern and a bias") {
-  for_all({{2, 5, 4, 3, 4, 2}}, [](Case x) {
+  for_all({{2, 4, 3, 2, 2, 1}}, [](Case x) {
     for (const float p : {0.0f, 0.4f}) {
       x.dropout = {p, Key{5}};
       check_differences(x);
     }
   });
-  for_all_patterns({{{2, 11, 9, 2, 4, 3}, 4, 3}}, check_differences);
-  for_all_biases({{{2, 7, 9, 2, 4, 3}, 1, 2}, {{2, 7, 7, 2, 0, 3}, 0, 0}}, check_differences);
+  for_all_patterns({{{2, 7, 6, 2, 2, 1}, 3, 2}}, check_differences);
+  for_all_biases({{{2, 4, 5, 2, 2, 1}, 1, 2}, {{2, 4, 4, 2, 0, 2}, 0, 0}}, check_differences);
 }
 
 TEST_CASE("softmax_attention with a pattern of all blocks equals that without one") {

@@ -246,8 +246,8 @@ int bench_attention(AttentionOptions& o) {
 }
 }  // namespace
 
-void add_attention(Subcommand bench, Command& chosen) {
-  add_command<AttentionOptions>(bench, chosen, "attention",
+void add_attention(Subcommand bench) {
+  add_command<AttentionOptions>(bench, "attention",
                                 "figure 1: time and memory of the kinds of attention over the length", bench_attention);
 }
 

@@ -164,12 +164,12 @@ void Table::note(const std::string& text) {
   std::fflush(stdout);
 }
 
-void add_bench(Subcommand program, Command& chosen) {
-  program.add("bench", "speed and memory on this machine: the paper's figures and tables", [&chosen](Subcommand bench) {
+void add_bench(Subcommand program) {
+  program.add("bench", "speed and memory on this machine: the paper's figures and tables", [](Subcommand bench) {
     for (const auto add : {add_attention, add_training_speed, add_generation, add_convergence, add_kernels, add_ladder})
-      add(bench, chosen);
+      add(bench);
     for (const Package* package : packages())
-      if (package->add_benchmarks) package->add_benchmarks(bench, chosen);
+      if (package->add_benchmarks) package->add_benchmarks(bench);
   });
 }
 

@@ -31,12 +31,12 @@ struct BenchOptions : Timing {
   }
 };
 
-void add_attention(Subcommand bench, Command& chosen);
-void add_training_speed(Subcommand bench, Command& chosen);
-void add_generation(Subcommand bench, Command& chosen);
-void add_convergence(Subcommand bench, Command& chosen);
-void add_kernels(Subcommand bench, Command& chosen);
-void add_ladder(Subcommand bench, Command& chosen);
+void add_attention(Subcommand bench);
+void add_training_speed(Subcommand bench);
+void add_generation(Subcommand bench);
+void add_convergence(Subcommand bench);
+void add_kernels(Subcommand bench);
+void add_ladder(Subcommand bench);
 
 // The paper's model of "mnist" or "cifar10" images (section 4.2), whose lsh has 64 buckets and 27 or 83 chunks.
 AutoregressiveConfig paper_image_model(const std::string& images);

@@ -69,9 +69,9 @@ int bench_convergence(ConvergenceOptions& options) {
 
 }  // namespace
 
-void add_convergence(Subcommand bench, Command& chosen) {
-  add_command<ConvergenceOptions>(bench, chosen, "convergence",
-                                  "figure 2: the copy task's loss with each kind of attention", bench_convergence);
+void add_convergence(Subcommand bench) {
+  add_command<ConvergenceOptions>(bench, "convergence", "figure 2: the copy task's loss with each kind of attention",
+                                  bench_convergence);
 }
 
 }  // namespace runnel

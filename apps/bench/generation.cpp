@@ -183,8 +183,8 @@ int bench_generation(GenerationOptions& o) {
 
 }  // namespace
 
-void add_generation(Subcommand bench, Command& chosen) {
-  add_command<GenerationOptions>(bench, chosen, "generation", "tables 1, 2, 4, 5: images/s and seconds for one image",
+void add_generation(Subcommand bench) {
+  add_command<GenerationOptions>(bench, "generation", "tables 1, 2, 4, 5: images/s and seconds for one image",
                                  bench_generation);
 }
 

@@ -351,8 +351,8 @@ int bench_kernels(KernelsOptions& o) {
 
 }  // namespace
 
-void add_kernels(Subcommand bench, Command& chosen) {
-  add_command<KernelsOptions>(bench, chosen, "kernels", "every kernel by itself, beside what this machine reaches",
+void add_kernels(Subcommand bench) {
+  add_command<KernelsOptions>(bench, "kernels", "every kernel by itself, beside what this machine reaches",
                               bench_kernels);
 }
 

@@ -62,8 +62,8 @@ int bench_ladder(LadderOptions& o) {
 
 }  // namespace
 
-void add_ladder(Subcommand bench, Command& chosen) {
-  add_command<LadderOptions>(bench, chosen, "ladder",
+void add_ladder(Subcommand bench) {
+  add_command<LadderOptions>(bench, "ladder",
                              "one product in several versions, from plain loops to the fastest: docs/ladder.md",
                              bench_ladder);
 }

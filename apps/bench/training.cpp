@@ -100,8 +100,8 @@ int bench_training(TrainingOptions& o) {
 
 }  // namespace
 
-void add_training_speed(Subcommand bench, Command& chosen) {
-  add_command<TrainingOptions>(bench, chosen, "training", "tokens/s with the paper's models", bench_training);
+void add_training_speed(Subcommand bench) {
+  add_command<TrainingOptions>(bench, "training", "tokens/s with the paper's models", bench_training);
 }
 
 }  // namespace runnel

@@ -119,7 +119,7 @@ complete -c runnel -f
 
 }  // namespace
 
-void add_completion(Subcommand program, Command& chosen) {
+void add_completion(Subcommand program) {
   struct Shell {
     const char *name, *help, *before;
     std::string (*script)(const CommandDescription&);
@@ -129,11 +129,11 @@ void add_completion(Subcommand program, Command& chosen) {
       {"zsh", "for ~/.zshrc: source <(runnel completion zsh)",
        "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n", for_bash},
       {"fish", "for ~/.config/fish/config.fish: runnel completion fish | source", "", for_fish}};
-  program.add("completion", "a script that completes command lines in a shell", [=, &chosen](Subcommand completion) {
+  program.add("completion", "a script that completes command lines in a shell", [=](Subcommand completion) {
     for (const Shell& shell : shells)
-      completion.add(shell.name, shell.help, [=, &chosen](Subcommand command) {
-        command.when_parsed([=, &chosen] {
-          chosen = [=] { return fmt::print("{}{}", shell.before, shell.script(program.describe())), 0; };
+      completion.add(shell.name, shell.help, [=](Subcommand command) {
+        command.when_parsed([=]() -> Command {
+          return [=] { return fmt::print("{}{}", shell.before, shell.script(program.describe())), 0; };
         });
       });
   });

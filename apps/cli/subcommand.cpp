@@ -1,5 +1,7 @@
 #include "apps/cli/subcommand.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -28,13 +30,13 @@ std::map<const CLI::App*, std::map<std::string, std::vector<CLI::Option*>>>& top
 }
 
 // What fills a command that has not been needed so far.
-std::map<CLI::App*, std::function<void(Subcommand)>>& unfilled() {
-  static std::map<CLI::App*, std::function<void(Subcommand)>> commands;
+std::map<CLI::App*, std::function<void()>>& unfilled() {
+  static std::map<CLI::App*, std::function<void()>> commands;
   return commands;
 }
 
 void fill(CLI::App* command) {
-  if (const auto found = unfilled().extract(command)) found.mapped()(Subcommand(*command));
+  if (const auto found = unfilled().extract(command)) found.mapped()();
 }
 
 void check_text(const std::string& flag, const std::string& text) {
@@ -174,7 +176,8 @@ std::string flag_in(const std::string& text) {
 std::string Subcommand::name() const { return app_->get_name(); }
 
 void Subcommand::add(const std::string& name, const std::string& help, std::function<void(Subcommand)> fill) const {
-  unfilled()[app_->add_subcommand(name, help)] = std::move(fill);
+  CLI::App* const command = app_->add_subcommand(name, help);
+  unfilled()[command] = [=, chosen = chosen_] { fill({*command, *chosen}); };
 }
 
 void Subcommand::set_footer(const std::string& text) const {
@@ -243,11 +246,13 @@ CommandDescription Subcommand::describe() const {
   for (const CLI::Option* option : app_->get_options())
     described.takes_words = described.takes_words || option->get_positional();
   for (CLI::App* command : app_->get_subcommands([](CLI::App*) { return true; }))
-    described.commands.push_back(Subcommand(*command).describe());
+    described.commands.push_back(Subcommand(*command, *chosen_).describe());
   return described;
 }
 
-void Subcommand::when_parsed(std::function<void()> call) const { app_->callback(std::move(call)); }
+void Subcommand::when_parsed(std::function<Command()> choose) const {
+  app_->callback([choose, chosen = chosen_] { *chosen = choose(); });
+}
 
 void Subcommand::apply_flags() const {
   for (CLI::Option* option : app_->get_options())
@@ -264,7 +269,7 @@ CommandLine::CommandLine()
   program_->require_subcommand(0, 1);  // one at each level: each subcommand takes this over
 }
 
-std::string CommandLine::parse(int argc, char** argv) const {
+Command CommandLine::parse(int argc, char** argv) const {
   std::vector<char*> words = fill_named_commands(program_.get(), argc, argv);
   try {
     program_->parse(static_cast<int>(words.size()), words.data());
@@ -273,7 +278,7 @@ std::string CommandLine::parse(int argc, char** argv) const {
     program_->exit(help_or_version, text, text);
     std::string shown = text.str();  // without the second empty line that a hidden group leaves
     if (const size_t at = shown.find("\n\n\n"); at != std::string::npos) shown.erase(at, 1);
-    return shown;
+    return [shown] { return fmt::print("{}", shown), 0; };
   } catch (const CLI::ExtrasError&) {
     check_understood(*program_);
     throw;
@@ -283,7 +288,7 @@ std::string CommandLine::parse(int argc, char** argv) const {
     fail<UsageError>("the command line cannot be understood at ", flag_in(error.what()), "; --help explains it");
   }
   check_understood(*program_);
-  return "";
+  return *chosen_;
 }
 
 }  // namespace runnel

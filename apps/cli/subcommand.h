@@ -27,7 +27,7 @@ struct CommandDescription {
 // A level of the command line: runnel, runnel mnist, runnel mnist train.
 class Subcommand {
  public:
-  explicit Subcommand(CLI::App& app) : app_(&app) {}
+  Subcommand(CLI::App& app, Command& chosen) : app_(&app), chosen_(&chosen) {}
   std::string name() const;
   // A command of this level. `fill` adds its flags, words and commands when the command line names it: to make the
   // flags of all commands takes longer than many commands run.
@@ -39,34 +39,36 @@ class Subcommand {
   void add_words(const std::string& name, std::vector<std::string>& words, const std::string& help, int most) const;
   bool is_given(const std::string& flag) const;
   CommandDescription describe() const;
-  void when_parsed(std::function<void()> call) const;
-  void apply_flags() const;  // sets the values of the flags that were given, once more
+  void when_parsed(std::function<Command()> choose) const;  // if the command line ends with this command
+  void apply_flags() const;                                 // sets the values of the flags that were given, once more
 
  private:
   CLI::App* app_;
+  Command* chosen_;  // of the command line
 };
 
 class CommandLine {
  public:
   CommandLine();
-  Subcommand root() const { return Subcommand(*program_); }
-  // Understands the words and calls what stands in when_parsed. Returns the text of --help or --version if that was
-  // asked for, else "". Throws UsageError, or what when_parsed throws.
-  std::string parse(int argc, char** argv) const;
+  Subcommand root() const { return {*program_, *chosen_}; }
+  // The command that the words choose; with --help or --version, one that prints that. Throws UsageError, or what
+  // when_parsed's function throws.
+  Command parse(int argc, char** argv) const;
 
  private:
   std::shared_ptr<CLI::App> program_;
+  std::shared_ptr<Command> chosen_ = std::make_shared<Command>();
 };
 
 // A subcommand: `run` gets the options, which derive from RuntimeOptions.
 template <class Options>
-void add_command(Subcommand parent, Command& chosen, const char* name, const char* help,
-                 std::function<int(Options&)> run, const Options& defaults = Options()) {
-  parent.add(name, help, [=, &chosen](Subcommand command) {
+void add_command(Subcommand parent, const char* name, const char* help, std::function<int(Options&)> run,
+                 const Options& defaults = Options()) {
+  parent.add(name, help, [=](Subcommand command) {
     const auto options = std::make_shared<Options>(defaults);
     command.add_flags([options] { return extended(options->list(), {options->quiet_flag()}); });
-    command.when_parsed([=, &chosen] {
-      chosen = [=] {
+    command.when_parsed([=]() -> Command {
+      return [=] {
         if (options->json) print_text_to_stderr();
         options->prepare();
         return run(*options);

@@ -34,13 +34,13 @@ std::vector<int64_t> count_first_bytes(const ImageSet& images) {
   return counts;
 }
 
-void add_image_task(Subcommand program, Command& chosen, const ImageDataset& dataset, Presets (*presets)()) {
-  program.add(dataset.name, dataset.help, [presets, &chosen, &dataset](Subcommand task) {
-    add_training_command(task, chosen, dataset, presets());
-    add_evaluate(task, chosen, dataset);
-    add_sample(task, chosen, dataset);
-    add_complete(task, chosen, dataset);
-    add_state(task, chosen, dataset);
+void add_image_task(Subcommand program, const ImageDataset& dataset, Presets (*presets)()) {
+  program.add(dataset.name, dataset.help, [presets, &dataset](Subcommand task) {
+    add_training_command(task, dataset, presets());
+    add_evaluate(task, dataset);
+    add_sample(task, dataset);
+    add_complete(task, dataset);
+    add_state(task, dataset);
   });
 }
 

@@ -157,10 +157,10 @@ std::vector<int64_t> parse_index(const std::string& text, int64_t count) {
   }
 }
 
-void add_complete(Subcommand task, Command& chosen, const ImageDataset& dataset) {
+void add_complete(Subcommand task, const ImageDataset& dataset) {
   CompleteOptions options;
   options.dataset = &dataset;
-  add_command<CompleteOptions>(task, chosen, "complete", "complete images of which only the beginning is given",
+  add_command<CompleteOptions>(task, "complete", "complete images of which only the beginning is given",
                                complete_images, options);
 }
 

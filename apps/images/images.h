@@ -60,7 +60,7 @@ Presets drawing_presets();
 Presets photograph_presets();
 
 // Adds the subcommand with all its commands.
-void add_image_task(Subcommand program, Command& chosen, const ImageDataset& dataset, Presets (*presets)());
+void add_image_task(Subcommand program, const ImageDataset& dataset, Presets (*presets)());
 
 // --- what the commands share ---
 
@@ -136,10 +136,10 @@ Indices tokens_at(const ImageSet& images, bool class_conditional, const std::vec
                   Device device);
 constexpr int64_t stages = 8;  // at which something that grows is shown
 
-void add_training_command(Subcommand task, Command& chosen, const ImageDataset& dataset, const Presets& presets);
-void add_evaluate(Subcommand task, Command& chosen, const ImageDataset& dataset);
-void add_sample(Subcommand task, Command& chosen, const ImageDataset& dataset);
-void add_complete(Subcommand task, Command& chosen, const ImageDataset& dataset);
-void add_state(Subcommand task, Command& chosen, const ImageDataset& dataset);
+void add_training_command(Subcommand task, const ImageDataset& dataset, const Presets& presets);
+void add_evaluate(Subcommand task, const ImageDataset& dataset);
+void add_sample(Subcommand task, const ImageDataset& dataset);
+void add_complete(Subcommand task, const ImageDataset& dataset);
+void add_state(Subcommand task, const ImageDataset& dataset);
 
 }  // namespace runnel

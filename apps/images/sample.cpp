@@ -61,10 +61,10 @@ int sample(SampleOptions& o) {
 
 }  // namespace
 
-void add_sample(Subcommand task, Command& chosen, const ImageDataset& dataset) {
+void add_sample(Subcommand task, const ImageDataset& dataset) {
   SampleOptions options;
   options.dataset = &dataset;
-  add_command<SampleOptions>(task, chosen, "sample", "generate images", sample, options);
+  add_command<SampleOptions>(task, "sample", "generate images", sample, options);
 }
 
 }  // namespace runnel

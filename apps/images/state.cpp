@@ -90,11 +90,11 @@ int show_state(StateOptions& o) {
 
 }  // namespace
 
-void add_state(Subcommand task, Command& chosen, const ImageDataset& dataset) {
+void add_state(Subcommand task, const ImageDataset& dataset) {
   StateOptions options;
   options.dataset = &dataset;
-  add_command<StateOptions>(task, chosen, "state", "the state S, Z of linear attention while it reads a test image",
-                            show_state, options);
+  add_command<StateOptions>(task, "state", "the state S, Z of linear attention while it reads a test image", show_state,
+                            options);
 }
 
 }  // namespace runnel

@@ -151,11 +151,11 @@ Presets photograph_presets() {
           {"tiny", "--minutes 5 --side 16", "small"}};
 }
 
-void add_training_command(Subcommand task, Command& chosen, const ImageDataset& dataset, const Presets& presets) {
+void add_training_command(Subcommand task, const ImageDataset& dataset, const Presets& presets) {
   ImageSettings defaults;
   defaults.dataset = &dataset;
   defaults.side = dataset.side;
-  add_training<ImageSettings>(task, chosen, "train a model on these images", defaults, presets, train_images);
+  add_training<ImageSettings>(task, "train a model on these images", defaults, presets, train_images);
 }
 
 }  // namespace runnel

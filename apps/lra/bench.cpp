@@ -164,8 +164,8 @@ int bench_lra(ArenaOptions& o) {
 
 }  // namespace
 
-void add_lra(Subcommand bench, Command& chosen) {
-  add_command<ArenaOptions>(bench, chosen, "lra",
+void add_lra(Subcommand bench) {
+  add_command<ArenaOptions>(bench, "lra",
                             "Long Range Arena: accuracies of the kinds of attention, beside published ones", bench_lra);
 }
 

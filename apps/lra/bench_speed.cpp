@@ -106,8 +106,8 @@ int bench_lra_speed(SpeedOptions& o) {
 
 }  // namespace
 
-void add_lra_speed(Subcommand bench, Command& chosen) {
-  add_command<SpeedOptions>(bench, chosen, "lra-speed",
+void add_lra_speed(Subcommand bench) {
+  add_command<SpeedOptions>(bench, "lra-speed",
                             "Long Range Arena: speed and memory of training over the length, relative to softmax",
                             bench_lra_speed);
 }

@@ -75,8 +75,8 @@ void set_attention(ClassificationSettings& settings, const std::string& kind);
 ClassificationData load_data(ClassificationSettings& settings);
 int train_classification(ClassificationSettings& settings, const ClassificationData& data);
 
-void add_classification_evaluate(Subcommand task, Command& chosen, const ClassificationDataset& dataset);
-void add_classification_predict(Subcommand task, Command& chosen, const ClassificationDataset& dataset);
+void add_classification_evaluate(Subcommand task, const ClassificationDataset& dataset);
+void add_classification_predict(Subcommand task, const ClassificationDataset& dataset);
 
 // --- what the commands share ---
 
@@ -104,9 +104,9 @@ struct Score {
 Score score(const Predictions& predictions, const LabelledSequences& set, const std::vector<int64_t>& samples);
 
 // What the package adds.
-void add_classification_tasks(Subcommand program, Command& chosen);
-void add_lra(Subcommand bench, Command& chosen);
-void add_lra_speed(Subcommand bench, Command& chosen);
+void add_classification_tasks(Subcommand program);
+void add_lra(Subcommand bench);
+void add_lra_speed(Subcommand bench);
 std::vector<BenchKernel> lra_kernels(Device device);
 
 // Some samples of a set, always the same; all if `most` is 0.

@@ -183,10 +183,10 @@ int evaluate(ClassificationEvaluateOptions& o) {
 
 }  // namespace
 
-void add_classification_evaluate(Subcommand task, Command& chosen, const ClassificationDataset& dataset) {
+void add_classification_evaluate(Subcommand task, const ClassificationDataset& dataset) {
   ClassificationEvaluateOptions options;
   options.dataset = &dataset;
-  add_command<ClassificationEvaluateOptions>(task, chosen, "evaluate", "accuracy and confusion matrix on the test set",
+  add_command<ClassificationEvaluateOptions>(task, "evaluate", "accuracy and confusion matrix on the test set",
                                              evaluate, options);
 }
 

@@ -7,9 +7,9 @@ namespace runnel::packages_of {
 extern const Package lra;
 const Package lra{.add_commands = add_classification_tasks,
                   .add_benchmarks =
-                      [](Subcommand bench, Command& chosen) {
-                        add_lra(bench, chosen);
-                        add_lra_speed(bench, chosen);
+                      [](Subcommand bench) {
+                        add_lra(bench);
+                        add_lra_speed(bench);
                       },
                   .kernels = lra_kernels};
 

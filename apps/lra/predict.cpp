@@ -118,10 +118,10 @@ int predict_classes(PredictOptions& o) {
 
 }  // namespace
 
-void add_classification_predict(Subcommand task, Command& chosen, const ClassificationDataset& dataset) {
+void add_classification_predict(Subcommand task, const ClassificationDataset& dataset) {
   PredictOptions options;
   options.dataset = &dataset;
-  add_command<PredictOptions>(task, chosen, "predict", "classes of files or of standard input, with probabilities",
+  add_command<PredictOptions>(task, "predict", "classes of files or of standard input, with probabilities",
                               predict_classes, options);
 }
 

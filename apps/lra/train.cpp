@@ -281,18 +281,18 @@ void set_attention(ClassificationSettings& settings, const std::string& kind) {
   set_preset_cases(settings.list(), presets_of(*settings.dataset), settings.preset);
 }
 
-void add_classification_tasks(Subcommand program, Command& chosen) {
-  program.add("lra", "Long Range Arena: sequences of bytes that are put into classes", [&chosen](Subcommand arena) {
+void add_classification_tasks(Subcommand program) {
+  program.add("lra", "Long Range Arena: sequences of bytes that are put into classes", [](Subcommand arena) {
     for (const ClassificationDataset* dataset : classification_datasets)
-      arena.add(dataset->name, dataset->help, [dataset, &chosen](Subcommand task) {
-        add_training<ClassificationSettings>(task, chosen, "train a classifier", defaults_of(*dataset),
-                                             presets_of(*dataset), [](ClassificationSettings& settings) {
+      arena.add(dataset->name, dataset->help, [dataset](Subcommand task) {
+        add_training<ClassificationSettings>(task, "train a classifier", defaults_of(*dataset), presets_of(*dataset),
+                                             [](ClassificationSettings& settings) {
                                                settings.model_for(2);  // wrong flags are refused before data is read
                                                const ClassificationData data = load_data(settings);
                                                return train_classification(settings, data);
                                              });
-        add_classification_evaluate(task, chosen, *dataset);
-        add_classification_predict(task, chosen, *dataset);
+        add_classification_evaluate(task, *dataset);
+        add_classification_predict(task, *dataset);
       });
   });
 }

@@ -4,7 +4,7 @@
 
 namespace runnel {
 
-void add_scaling(Subcommand bench, Command& chosen);
+void add_scaling(Subcommand bench);
 
 namespace packages_of {
 

@@ -170,8 +170,8 @@ int bench_scaling(ScalingOptions& o) {
 
 }  // namespace
 
-void add_scaling(Subcommand bench, Command& chosen) {
-  add_command<ScalingOptions>(bench, chosen, "scaling", "training in 1, 2, 4 ... processes", bench_scaling);
+void add_scaling(Subcommand bench) {
+  add_command<ScalingOptions>(bench, "scaling", "training in 1, 2, 4 ... processes", bench_scaling);
 }
 
 }  // namespace runnel

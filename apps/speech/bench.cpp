@@ -179,10 +179,9 @@ int bench_speech(SpeechBenchOptions& o) {
 
 }  // namespace
 
-void add_speech_bench(Subcommand bench, Command& chosen) {
-  add_command<SpeechBenchOptions>(bench, chosen, "speech",
-                                  "table 3: error rates and seconds per epoch of systems that transcribe speech",
-                                  bench_speech);
+void add_speech_bench(Subcommand bench) {
+  add_command<SpeechBenchOptions>(
+      bench, "speech", "table 3: error rates and seconds per epoch of systems that transcribe speech", bench_speech);
 }
 
 }  // namespace runnel

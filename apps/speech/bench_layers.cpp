@@ -56,8 +56,8 @@ int bench_layers(BenchOptions& o) {
 
 }  // namespace
 
-void add_speech_layers(Subcommand bench, Command& chosen) {
-  add_command<BenchOptions>(bench, chosen, "speech-layers",
+void add_speech_layers(Subcommand bench) {
+  add_command<BenchOptions>(bench, "speech-layers",
                             "time of ctc_loss and of a Bi-LSTM, forward and backward, and of features", bench_layers);
 }
 

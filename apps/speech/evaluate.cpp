@@ -183,8 +183,8 @@ LoadedTranscriber::LoadedTranscriber(const std::string& path, const RuntimeOptio
   settings.seed = seed;
 }
 
-void add_speech_evaluate(Subcommand task, Command& chosen) {
-  add_command<SpeechEvaluateOptions>(task, chosen, "evaluate", "error rates on the test set", evaluate_speech);
+void add_speech_evaluate(Subcommand task) {
+  add_command<SpeechEvaluateOptions>(task, "evaluate", "error rates on the test set", evaluate_speech);
 }
 
 }  // namespace runnel

@@ -7,9 +7,9 @@ namespace runnel::packages_of {
 extern const Package speech;
 const Package speech{.add_commands = add_speech,
                      .add_benchmarks =
-                         [](Subcommand bench, Command& chosen) {
-                           add_speech_bench(bench, chosen);
-                           add_speech_layers(bench, chosen);
+                         [](Subcommand bench) {
+                           add_speech_bench(bench);
+                           add_speech_layers(bench);
                          },
                      .kernels = speech_kernels};
 

@@ -82,12 +82,12 @@ SpeechScore score(const std::vector<Transcription>& all, const SpeechSet& set, c
 std::vector<int32_t> labels_of(const std::vector<Spike>& spikes);
 
 // What the package adds.
-void add_speech(Subcommand program, Command& chosen);
-void add_speech_bench(Subcommand bench, Command& chosen);
-void add_speech_layers(Subcommand bench, Command& chosen);
+void add_speech(Subcommand program);
+void add_speech_bench(Subcommand bench);
+void add_speech_layers(Subcommand bench);
 std::vector<BenchKernel> speech_kernels(Device device);
 
-void add_speech_evaluate(Subcommand task, Command& chosen);
-void add_speech_transcribe(Subcommand task, Command& chosen);
+void add_speech_evaluate(Subcommand task);
+void add_speech_transcribe(Subcommand task);
 
 }  // namespace runnel

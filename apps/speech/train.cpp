@@ -285,14 +285,14 @@ int train_speech(SpeechSettings& settings, const SpeechTaskData& data) {
   return train(*speech_training(settings, data), settings, config_json(settings));
 }
 
-void add_speech(Subcommand program, Command& chosen) {
-  const auto fill = [&chosen](Subcommand task) {
-    add_training<SpeechSettings>(task, chosen, "train a transcriber", {}, presets(), [](SpeechSettings& settings) {
+void add_speech(Subcommand program) {
+  const auto fill = [](Subcommand task) {
+    add_training<SpeechSettings>(task, "train a transcriber", {}, presets(), [](SpeechSettings& settings) {
       settings.model_for(2);  // wrong flags are refused before data is read
       return train_speech(settings, load_speech_data(settings));
     });
-    add_speech_evaluate(task, chosen);
-    add_speech_transcribe(task, chosen);
+    add_speech_evaluate(task);
+    add_speech_transcribe(task);
   };
   program.add("speech", "recordings of speech, to labels (connectionist temporal classification)", fill);
 }

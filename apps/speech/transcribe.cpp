@@ -232,13 +232,13 @@ int transcribe_all(TranscribeOptions& o) {
 
 }  // namespace
 
-void add_speech_transcribe(Subcommand task, Command& chosen) {
-  const auto fill = [&chosen](Subcommand command) {
+void add_speech_transcribe(Subcommand task) {
+  const auto fill = [](Subcommand command) {
     const auto options = std::make_shared<TranscribeOptions>();
     command.add_flags([options] { return extended(options->list(), {options->quiet_flag()}); });
     command.add_words("FILE", options->files, "recordings: WAV, FLAC, Ogg", 1 << 20);
-    command.when_parsed([=, &chosen] {
-      chosen = [=] {
+    command.when_parsed([=]() -> Command {
+      return [=] {
         if (options->json) print_text_to_stderr();
         options->prepare();
         return transcribe_all(*options);

@@ -27,6 +27,6 @@ const ImageDataset cifar10{
 
 }  // namespace
 
-void add_cifar10(Subcommand program, Command& chosen) { add_image_task(program, chosen, cifar10, photograph_presets); }
+void add_cifar10(Subcommand program) { add_image_task(program, cifar10, photograph_presets); }
 
 }  // namespace runnel

@@ -172,11 +172,11 @@ CopySettings copy_preset(const std::string& name) { return with_preset(CopySetti
 
 int train_copy(CopySettings& settings) { return train(CopyTraining(settings), settings, config_json(settings)); }
 
-void add_copy(Subcommand program, Command& chosen) {
-  program.add("copy", "the copy task (figure 2); needs no data", [&chosen](Subcommand copy) {
-    add_training<CopySettings>(copy, chosen, "train a model; defaults are the paper's", {}, presets(), train_copy);
-    add_command<CopyEvaluateOptions>(copy, chosen, "evaluate",
-                                     "masked accuracy, and some sequences with the model's copy", evaluate_copy);
+void add_copy(Subcommand program) {
+  program.add("copy", "the copy task (figure 2); needs no data", [](Subcommand copy) {
+    add_training<CopySettings>(copy, "train a model; defaults are the paper's", {}, presets(), train_copy);
+    add_command<CopyEvaluateOptions>(copy, "evaluate", "masked accuracy, and some sequences with the model's copy",
+                                     evaluate_copy);
   });
 }
 

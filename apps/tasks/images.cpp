@@ -43,6 +43,6 @@ const ImageDataset images{
 
 }  // namespace
 
-void add_images(Subcommand program, Command& chosen) { add_image_task(program, chosen, images, photograph_presets); }
+void add_images(Subcommand program) { add_image_task(program, images, photograph_presets); }
 
 }  // namespace runnel

@@ -31,6 +31,6 @@ const ImageDataset mnist{
 
 }  // namespace
 
-void add_mnist(Subcommand program, Command& chosen) { add_image_task(program, chosen, mnist, drawing_presets); }
+void add_mnist(Subcommand program) { add_image_task(program, mnist, drawing_presets); }
 
 }  // namespace runnel

@@ -4,11 +4,11 @@
 
 namespace runnel {
 
-void add_copy(Subcommand program, Command& chosen);
-void add_mnist(Subcommand program, Command& chosen);
-void add_cifar10(Subcommand program, Command& chosen);
-void add_images(Subcommand program, Command& chosen);
+void add_copy(Subcommand program);
+void add_mnist(Subcommand program);
+void add_cifar10(Subcommand program);
+void add_images(Subcommand program);
 
-inline constexpr void (*all_tasks[])(Subcommand, Command&) = {add_copy, add_mnist, add_cifar10, add_images};
+inline constexpr void (*all_tasks[])(Subcommand) = {add_copy, add_mnist, add_cifar10, add_images};
 
 }  // namespace runnel

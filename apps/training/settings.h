@@ -79,7 +79,7 @@ void set_run(TrainSettings& settings, const std::filesystem::path& folder);
 
 // The flags and the function of the subcommand `train` of a task.
 template <class S>
-void add_training_flags(Subcommand command, Command& chosen, const S& defaults, const Presets& presets,
+void add_training_flags(Subcommand command, const S& defaults, const Presets& presets,
                         const std::function<int(S&)>& run) {
   command.set_footer(preset_text(presets));
   Choices names;
@@ -103,7 +103,7 @@ void add_training_flags(Subcommand command, Command& chosen, const S& defaults, 
         settings->list());
   });
 
-  command.when_parsed([=, &chosen] {
+  command.when_parsed([=]() -> Command {
     check<UsageError>(settings->config_file.empty() || !settings->resume,
                       "--config and --resume: give one of them; a run that is resumed has its own settings");
     const std::string file = settings->config_file;
@@ -124,7 +124,7 @@ void add_training_flags(Subcommand command, Command& chosen, const S& defaults, 
       command.apply_flags();
       check_same_run(began, *settings);
     }
-    chosen = [=] {
+    return [=] {
       settings->prepare();
       settings->micro_batch = settings->sequences_at_a_time();  // is kept, whoever resumes the run
       return run(*settings);
@@ -135,11 +135,9 @@ void add_training_flags(Subcommand command, Command& chosen, const S& defaults, 
 // The subcommand `train`. S derives from TrainSettings; the first preset is the default. Precedence: the preset, or
 // with --resume the run's config.json; then the file --config; then the flags that were given.
 template <class S>
-void add_training(Subcommand task, Command& chosen, const char* help, S defaults, Presets presets,
-                  std::function<int(S&)> run) {
+void add_training(Subcommand task, const char* help, S defaults, Presets presets, std::function<int(S&)> run) {
   defaults.out = "runs/" + task.name();
-  task.add("train", help,
-           [=, &chosen](Subcommand command) { add_training_flags(command, chosen, defaults, presets, run); });
+  task.add("train", help, [=](Subcommand command) { add_training_flags(command, defaults, presets, run); });
 }
 
 }  // namespace runnel

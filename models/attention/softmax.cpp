@@ -17,7 +17,7 @@ class SoftmaxAttention : public AttentionLayer {
     return softmax_attention(q, k, v, {shape_.causal, context.lengths}, {.dropout = dropout});
   }
   std::unique_ptr<DecodeState> decode(const DecodeOptions& d) const override {
-    return std::make_unique<KeyValueState>(shape_, d, d.capacity, false);
+    return std::make_unique<KeyValueState>(shape_, d, d.capacity, KeyValueState::Keeps::all);
   }
 
  private:

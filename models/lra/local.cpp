@@ -1,32 +1,10 @@
 // Local attention, as in Long Range Arena (Tay et al. 2021): the sequence is cut into blocks, and softmax attention
 // sees the keys of the query's own block. Decoding keeps the keys and values of one block, so its memory is constant.
+#include "models/attention/key_value_cache.h"
 #include "models/lra/block_sparse.h"
-
-#include "ops/shapes.h"
-#include "ops/softmax_attention.h"
 
 namespace runnel {
 namespace {
-
-class BlockCache : public DecodeState {
- public:
-  BlockCache(KeyValueCache cache, Indices place) : cache_(std::move(cache)), place_(std::move(place)) {}
-
-  Tensor step(const Tensor& q, const Tensor& k, const Tensor& v, const Indices&) override {
-    const Tensor y = softmax_attention_step(q, k, v, cache_, place_);
-    advance(place_, cache_.v.shape()[2]);
-    return y;
-  }
-  std::unique_ptr<DecodeState> select(const Indices& rows) const override {
-    return std::make_unique<BlockCache>(KeyValueCache{gather(cache_.k, rows), gather(cache_.v, rows)},
-                                        Indices(Shape{1}, place_.to_vector(), place_.device()));
-  }
-  int64_t bytes() const override { return (cache_.k.size() + cache_.v.size()) * static_cast<int64_t>(sizeof(float)); }
-
- private:
-  KeyValueCache cache_;  // of the block that is being read
-  Indices place_;        // [1]: of the next position in its block
-};
 
 class LocalAttention : public BlockSparseAttention {
  public:
@@ -34,10 +12,7 @@ class LocalAttention : public BlockSparseAttention {
       : BlockSparseAttention(shape.causal, {block, block}, own_block, device), shape_(shape), block_(block) {}
 
   std::unique_ptr<DecodeState> decode(const DecodeOptions& d) const override {
-    const int64_t h = shape_.heads, e = shape_.head_dim;
-    return std::make_unique<BlockCache>(
-        KeyValueCache{Tensor(Shape{d.batch, h, e, block_}, d.device), Tensor(Shape{d.batch, h, block_, e}, d.device)},
-        Indices(Shape{1}, {0}, d.device));
+    return std::make_unique<KeyValueState>(shape_, d, block_, KeyValueState::Keeps::block);
   }
 
  private:

@@ -68,7 +68,8 @@ class Longformer : public BlockSparseAttention {
     return all;
   }
   std::unique_ptr<DecodeState> decode(const DecodeOptions& d) const override {
-    return std::make_unique<KeyValueState>(shape_, d, std::min(band_.reach + 1, d.capacity), true);
+    return std::make_unique<KeyValueState>(shape_, d, std::min(band_.reach + 1, d.capacity),
+                                           KeyValueState::Keeps::last);
   }
 
  private:

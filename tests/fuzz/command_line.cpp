@@ -13,10 +13,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   text += '\0';
   std::vector<char*> words = {const_cast<char*>("runnel")};
   for (size_t at = 0; at < text.size(); at = text.find('\0', at) + 1) words.push_back(text.data() + at);
-  static Command chosen;
   static const CommandLine line = [] {  // takes longer than all the rest
     CommandLine all;
-    add_commands(all.root(), chosen);
+    add_commands(all.root());
     return all;
   }();
   return fuzz::ends_well([&] {

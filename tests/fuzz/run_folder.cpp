@@ -13,12 +13,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::write("config.json", data, config);
   const auto metrics = fuzz::write("metrics.csv", data + rest, size - rest);
   static const Command list_runs = [&] {
-    Command chosen;
     const CommandLine line;
-    add_commands(line.root(), chosen);
+    add_commands(line.root());
     std::string folder = metrics.parent_path(), program = "runnel", runs = "runs";
     char* words[] = {program.data(), runs.data(), folder.data()};
-    line.parse(3, words);
+    const Command chosen = line.parse(3, words);
     if (!std::freopen("/dev/null", "w", stdout)) std::abort();
     return chosen;
   }();
