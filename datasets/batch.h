@@ -1,4 +1,4 @@
-// What data sets share when they form batches: shuffling by a key, and padding of sequences of different lengths.
+// How data sets form batches: shuffling by a key, and padding of sequences of different lengths.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -23,7 +23,7 @@ class FiniteGuard : TapeObserver {
   TapeObserver* outer_;
 };
 
-// The numbers of what a model puts out. Throws Error if one is not finite.
+// The numbers of a model's output. Throws Error if one is not finite.
 std::vector<float> finite_output(const Tensor& y);
 
 }  // namespace runnel

@@ -1,4 +1,4 @@
-// Sums, means, largest numbers and what is made with them. ops/ops.h has the letters.
+// Sums, means, maxima, and softmax. ops/ops.h has the letters.
 #pragma once
 #include "engine/tensor.h"
 

@@ -24,12 +24,13 @@ struct BlockPattern {
   bool by_length;
 };
 
+// At most one of these.
 struct SoftmaxOptions {
   Dropout dropout = {};  // of the weights p_ij
   // [H,rows,columns], shared by the batch, or [B,H,rows,columns], of which the first L rows and S columns count; empty:
   // none. Without q and k (both empty), it is the scores, and L is S.
   Tensor bias = {};
-  // Beside the mask. Time and memory grow with the pairs of blocks that it lists. Without a bias and dropout only.
+  // Beside the mask. Time and memory grow with the pairs of blocks that it lists.
   std::optional<BlockPattern> pattern = {};
 };
 // Softmax attention, eq. 2: y_i = sum_j p_ij v_j, where p_ij is the softmax over the keys j that query i sees of the

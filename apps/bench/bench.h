@@ -1,4 +1,4 @@
-// What the benchmarks share: how they measure, and the table that each prints and leaves as CSV and PNG.
+// How the benchmarks measure, and the table that each prints and leaves as CSV and PNG.
 #pragma once
 #include <filesystem>
 #include <functional>

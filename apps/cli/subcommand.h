@@ -77,4 +77,13 @@ void add_command(Subcommand parent, const char* name, const char* help, std::fun
   });
 }
 
+// The same with options for a data set.
+template <class Options, class Dataset>
+void add_command(Subcommand parent, const Dataset& dataset, const char* name, const char* help,
+                 std::function<int(Options&)> run) {
+  Options options;
+  options.dataset = &dataset;
+  add_command<Options>(parent, name, help, run, options);
+}
+
 }  // namespace runnel

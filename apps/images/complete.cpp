@@ -158,10 +158,8 @@ std::vector<int64_t> parse_index(const std::string& text, int64_t count) {
 }
 
 void add_complete(Subcommand task, const ImageDataset& dataset) {
-  CompleteOptions options;
-  options.dataset = &dataset;
-  add_command<CompleteOptions>(task, "complete", "complete images of which only the beginning is given",
-                               complete_images, options);
+  add_command<CompleteOptions>(task, dataset, "complete", "complete images of which only the beginning is given",
+                               complete_images);
 }
 
 }  // namespace runnel

@@ -72,10 +72,8 @@ int evaluate(ImageEvaluateOptions& o) {
 }  // namespace
 
 void add_evaluate(Subcommand task, const ImageDataset& dataset) {
-  ImageEvaluateOptions options;
-  options.dataset = &dataset;
-  add_command<ImageEvaluateOptions>(task, "evaluate", "bits/dim on the test images, and a heat map of each byte's",
-                                    evaluate, options);
+  add_command<ImageEvaluateOptions>(task, dataset, "evaluate",
+                                    "bits/dim on the test images, and a heat map of each byte's", evaluate);
 }
 
 }  // namespace runnel

@@ -1,4 +1,4 @@
-// What the tasks on images share: a data set and its flags, how a trained model is opened, and the commands train,
+// The tasks on images: a data set and its flags, how a trained model is opened, and the commands train,
 // evaluate, sample, complete and state. Images are sequences of bytes, as in section 4.2 of the paper.
 #pragma once
 #include <filesystem>
@@ -62,7 +62,7 @@ Presets photograph_presets();
 // Adds the subcommand with all its commands.
 void add_image_task(Subcommand program, const ImageDataset& dataset, Presets (*presets)());
 
-// --- what the commands share ---
+// --- shared by the commands ---
 
 struct PictureOptions : ModelOptions {
   const ImageDataset* dataset = nullptr;
@@ -113,7 +113,7 @@ std::vector<uint8_t> generate(const Decoder& start, Key seed, int64_t first, int
 std::vector<uint8_t> divided_images(int64_t count,
                                     const std::function<std::vector<uint8_t>(int64_t begin, int64_t end)>& draw_some);
 
-// What sample and complete share.
+// Of sample and complete.
 struct DrawOptions : PictureOptions {
   double temperature = 1;
   bool cached = false;

@@ -62,9 +62,7 @@ int sample(SampleOptions& o) {
 }  // namespace
 
 void add_sample(Subcommand task, const ImageDataset& dataset) {
-  SampleOptions options;
-  options.dataset = &dataset;
-  add_command<SampleOptions>(task, "sample", "generate images", sample, options);
+  add_command<SampleOptions>(task, dataset, "sample", "generate images", sample);
 }
 
 }  // namespace runnel

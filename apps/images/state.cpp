@@ -91,10 +91,8 @@ int show_state(StateOptions& o) {
 }  // namespace
 
 void add_state(Subcommand task, const ImageDataset& dataset) {
-  StateOptions options;
-  options.dataset = &dataset;
-  add_command<StateOptions>(task, "state", "the state S, Z of linear attention while it reads a test image", show_state,
-                            options);
+  add_command<StateOptions>(task, dataset, "state", "the state S, Z of linear attention while it reads a test image",
+                            show_state);
 }
 
 }  // namespace runnel

@@ -1,4 +1,4 @@
-// What the tasks that classify sequences share: a data set and its flags, how a trained model is opened, and the
+// The tasks that classify sequences: a data set and its flags, how a trained model is opened, and the
 // commands train, evaluate and predict. The tasks, the presets and their sources: Long Range Arena (Tay et al. 2021).
 #pragma once
 #include <cmath>
@@ -78,7 +78,7 @@ int train_classification(ClassificationSettings& settings, const ClassificationD
 void add_classification_evaluate(Subcommand task, const ClassificationDataset& dataset);
 void add_classification_predict(Subcommand task, const ClassificationDataset& dataset);
 
-// --- what the commands share ---
+// --- shared by the commands ---
 
 // Of these samples as the model reads them: with pool cls, each sequence begins with a token of its own.
 TokenBatch batch_for(const SequenceClassifier& model, const LabelledSequences& set, std::span<const int64_t> samples,

@@ -184,10 +184,8 @@ int evaluate(ClassificationEvaluateOptions& o) {
 }  // namespace
 
 void add_classification_evaluate(Subcommand task, const ClassificationDataset& dataset) {
-  ClassificationEvaluateOptions options;
-  options.dataset = &dataset;
-  add_command<ClassificationEvaluateOptions>(task, "evaluate", "accuracy and confusion matrix on the test set",
-                                             evaluate, options);
+  add_command<ClassificationEvaluateOptions>(task, dataset, "evaluate", "accuracy and confusion matrix on the test set",
+                                             evaluate);
 }
 
 }  // namespace runnel

@@ -119,10 +119,8 @@ int predict_classes(PredictOptions& o) {
 }  // namespace
 
 void add_classification_predict(Subcommand task, const ClassificationDataset& dataset) {
-  PredictOptions options;
-  options.dataset = &dataset;
-  add_command<PredictOptions>(task, "predict", "classes of files or of standard input, with probabilities",
-                              predict_classes, options);
+  add_command<PredictOptions>(task, dataset, "predict", "classes of files or of standard input, with probabilities",
+                              predict_classes);
 }
 
 }  // namespace runnel

@@ -1,4 +1,4 @@
-// runnel bench speech-layers: what is particular to speech, forward and backward, at the sizes that others publish.
+// runnel bench speech-layers: the layers that only speech has, forward and backward, at the sizes that others publish.
 #include <fmt/format.h>
 
 #include "apps/bench/bench.h"

@@ -1,4 +1,4 @@
-// What the kernels of linear attention share. ops/cpu/attention/linear_attention.h has the derivation; with q, k =
+// Shared by the kernels of linear attention. ops/cpu/attention/linear_attention.h has the derivation; with q, k =
 // phi(Q), phi(K), g_i = dy_i / n_i and d_i = -(dy_i . y_i) / n_i the four results of the causal form are
 //
 //   y_i  = sum_{j<=i} (q_i . k_j) v_j / n_i          n_i = sum_{j<=i} q_i . k_j + eps

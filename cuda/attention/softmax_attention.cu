@@ -16,8 +16,6 @@
 // of the blocks that are listed for it: for dk and dv the query blocks that see its keys, so each result has one owner.
 // The gradient of the bias is made of the slopes s_ij: a block of threads owns 32 x 32 of its numbers and adds up those
 // of the sequences that share them, one after another.
-#include <limits>
-
 #include "cuda/attention/softmax.h"
 #include "cuda/temporary.h"
 #include "ops/kernels/softmax_attention.h"
@@ -78,41 +76,44 @@ template <SoftmaxResult result>
 using KeptIn = KeptWeights<rows_are_keys(result) ? tile : softmax_rows(result),
                            rows_are_keys(result) ? softmax_rows(result) : tile>;
 
+// What a kernel does besides, each at the price of registers; banded: lists with a band.
+enum class SoftmaxForm { plain, dropped, biased, listed, banded };
+
 // As many blocks to a multiprocessor as do not make a thread spill registers.
-template <class Tile, SoftmaxResult result, bool general>
+template <class Tile, SoftmaxResult result, SoftmaxForm form>
 constexpr int max_blocks() {
-  if (general) return 3;
+  if (form != SoftmaxForm::plain) return 3;
   return std::is_same_v<Tile, Tf32> && result != SoftmaxResult::dv ? 5 : 4;
 }
 
-// General: with a pattern, a bias or dropout.
 // Launch: x: sequences times blocks of rows, y: tiles of 32 columns of the result; `block_threads` threads.
 // Owns:   the block its rows and columns of the result; where it works on rows of the weights, a thread a part of one.
-// Shared: SoftmaxTiles; if general, KeptWeights, and the positions of 32 rows of the other side.
-template <class Tile, SoftmaxResult result, bool general>
-__global__ void __launch_bounds__(block_threads, max_blocks<Tile, result, general>())
+// Shared: SoftmaxTiles; KeptWeights; of lists, the positions of 32 rows of the other side.
+template <class Tile, SoftmaxResult result, SoftmaxForm form>
+__global__ void __launch_bounds__(block_threads, max_blocks<Tile, result, form>())
     softmax_attention_kernel(SoftmaxArguments x) {
   using Block = SoftmaxTiles<Tile, result>;
   constexpr bool online = Block::online, keys = Block::keys, slopes = Block::slopes;
+  constexpr bool banded = form == SoftmaxForm::banded, listed = banded || form == SoftmaxForm::listed;
+  constexpr bool biased = form == SoftmaxForm::biased, dropped = form == SoftmaxForm::dropped;
   const AttentionSizes& s = x.sizes;
   const int queries = static_cast<int>(s.length), all_keys = static_cast<int>(s.key_length);
   const int length = keys ? all_keys : queries, other_length = keys ? queries : all_keys;
-  const int row_block = general ? x.row_block : length, parts = (row_block + Block::rows - 1) / Block::rows;
-  const int row_blocks = general ? (length + row_block - 1) / row_block * parts : parts;
+  const int row_block = listed ? x.row_block : length, parts = (row_block + Block::rows - 1) / Block::rows;
+  const int row_blocks = listed ? (length + row_block - 1) / row_block * parts : parts;
   const int n = static_cast<int>(blockIdx.x) / row_blocks, number = static_cast<int>(blockIdx.x) % row_blocks;
-  const int r = general ? number / parts : 0, first = r * row_block + (number - r * parts) * Block::rows;
-  const int row_end = general ? min((r + 1) * row_block, length) : length;
-  if (general && first >= row_end) return;
+  const int r = listed ? number / parts : 0, first = r * row_block + (number - r * parts) * Block::rows;
+  const int row_end = listed ? min((r + 1) * row_block, length) : length;
+  if (listed && first >= row_end) return;
   x.select(n, s.heads);
   const float* const l = x.l + n * s.length;
   const float* const d = slopes ? x.d + n * s.length : nullptr;
-  const float* const bias = general ? x.bias_of(n) : nullptr;
-  const bool drops = general && x.mask.threshold > 0;
+  const float* const bias = biased ? x.bias_of(n) : nullptr;
 
   Shared shared;
   Block block(shared, x);
-  KeptIn<result> kept(shared.take<unsigned char>(general ? KeptIn<result>::bytes : 0));
-  int* const at = shared.take<int>(general ? tile : 0);  // the other side's positions, -1 where there is none
+  KeptIn<result> kept(shared.take<unsigned char>(dropped ? KeptIn<result>::bytes : 0));
+  int* const at = shared.take<int>(listed ? tile : 0);  // the other side's positions, -1 where there is none
 
   // Keys [0, key_end) may be seen. Of the other side, rows [begin, end) matter, in the order of the list if there is
   // one; blocks of the list in which no pair is seen are left out.
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile, result, genera
   if (keys && first >= key_end) end = begin;
   if (!keys && s.causal) end = min(end, min(first + Block::rows, row_end));
   const int32_t* list = nullptr;
-  if (general && x.first) {
+  if constexpr (listed) {
     const int lists = x.key_block ? (key_end + x.key_block - 1) / x.key_block * (row_blocks / parts) : 0;
     list = x.others + x.first[lists + r];
     int count = x.first[lists + r + 1] - x.first[lists + r];
@@ -136,8 +137,8 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile, result, genera
     end = count * x.other_block;
   }
   const auto position_at = [&](int t) {
-    if (t >= (general || !keys ? end : other_length)) return -1;  // the same, in fewer registers
-    if (!general || !list) return t;
+    if (t >= (listed || !keys ? end : other_length)) return -1;  // the same, in fewer registers
+    if constexpr (!listed) return t;
     const int position = list[t / x.other_block] * x.other_block + t % x.other_block;
     return position < other_length ? position : -1;
   };
@@ -155,31 +156,30 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile, result, genera
   int position = position_at(begin + TileFragment::row());
   block.begin(position);
   for (int other = begin; other < end; other += tile) {
-    const auto query_of = [&](int row, int o) { return !keys ? first + row : general ? at[o] : other + o; };
-    const auto key_of = [&](int row, int o) { return keys ? first + row : general ? at[o] : other + o; };
+    const auto query_of = [&](int row, int o) { return !keys ? first + row : listed ? at[o] : other + o; };
+    const auto key_of = [&](int row, int o) { return keys ? first + row : listed ? at[o] : other + o; };
     const int next = position_at(other + tile + TileFragment::row());
     block.add(
         position, next, 1,
         [&] {
-          if (drops) kept.draw(x.mask, s, n, keys ? other : first, keys ? first : other);
+          if constexpr (dropped) kept.draw(x.mask, s, n, keys ? other : first, keys ? first : other);
           if (thread >= tile) return;
           const int mine = position_at(other + thread);
-          if constexpr (general) at[thread] = mine;
+          if constexpr (listed) at[thread] = mine;
           if constexpr (keys) load_query(mine);
         },
         [&](int row, int o) {  // rows past the last query are zeros: what they weigh does not matter
           const int query = query_of(row, o), key = key_of(row, o);
-          const bool seen = key < key_end && (!s.causal || key <= query);
-          if constexpr (!general) return seen;
-          return seen && at[o] >= 0 && query < queries && (key < x.global || abs(key - query) <= x.reach);
+          return (!listed || at[o] >= 0) && (!biased || query < queries) && key < key_end &&
+                 (!s.causal || key <= query) && (!banded || key < x.global || abs(key - query) <= x.reach);
         },
         [&](int row, int o) {
-          if constexpr (!general) return 1.0f;
-          return !drops || kept(keys ? o : row, keys ? row : o) ? x.mask.kept : 0.0f;
+          if constexpr (!dropped) return 1.0f;
+          return kept(keys ? o : row, keys ? row : o) ? x.mask.kept : 0.0f;
         },
         [&](int row, int o, float score) {
-          if constexpr (!general) return score;
-          return x.bias.data ? score + bias[query_of(row, o) * x.bias.columns + key_of(row, o)] : score;
+          if constexpr (!biased) return score;
+          return score + bias[query_of(row, o) * x.bias.columns + key_of(row, o)];
         });
     position = next;
   }
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile, result, genera
 // The gradient of the bias. a, b, g and h are q, k, dy and v.
 // Launch: x: matrices of the bias times tiles of 32 x 32; two halves.
 // Owns:   the block one tile. The first half computes the weights, the second one the slopes and their sum.
-// Shared: 32 rows of a slice of q, k, dy and v each; the weights; KeptWeights.
+// Shared: 32 rows of a slice of q, k, dy and v each; the weights.
 template <class Tile>
 __global__ void __launch_bounds__(block_threads, 3) softmax_attention_bias_kernel(float* dbias, SoftmaxArguments x) {
   const AttentionSizes& s = x.sizes;
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(block_threads, 3) softmax_attention_bias_kerne
   const int first = number / across * tile, first_key = number % across * tile;
   const int queries = static_cast<int>(s.length), sequences = static_cast<int>(s.sequences());
   const int matrices = x.bias.is_shared ? static_cast<int>(s.heads) : sequences;
-  const bool is_first = threadIdx.x<half_block, drops = x.mask.threshold> 0;
+  const bool is_first = threadIdx.x < half_block;
   const bool any_seen = first < queries && (!s.causal || first_key < first + tile);
   const float* const bias = x.bias_of(matrix);
 
@@ -219,7 +219,6 @@ __global__ void __launch_bounds__(block_threads, 3) softmax_attention_bias_kerne
   float* const g = shared.take<float>(tile * left_row);
   float* const h = shared.take<float>(tile * left_row);
   float* const weights = shared.take<float>(tile * left_row);
-  KeptWeights<tile, tile> kept(shared.take<unsigned char>(KeptWeights<tile, tile>::bytes));
   TileFragment next;
   const auto bring = [&](float* to, const HeadRows<const float>& from, int position, int end, int column) {
     next.fetch(from, position, end, column);
@@ -244,7 +243,6 @@ __global__ void __launch_bounds__(block_threads, 3) softmax_attention_bias_kerne
         bring(g, own.g, first, queries, slice);
         bring(h, own.h, first_key, key_end, slice);
       }
-      if (slice == 0 && drops) kept.draw(x.mask, s, n, first, first_key);
       __syncthreads();
       if (slice < (is_first ? own.a.width : own.g.width))
         products.template add<Operand::rows, Operand::transposed>(is_first ? a : g, is_first ? b : h);
@@ -263,8 +261,7 @@ __global__ void __launch_bounds__(block_threads, 3) softmax_attention_bias_kerne
     if (is_first) continue;
     int i = 0;
     products.each([&](int r, int o, float& product) {
-      const float factor = !drops || kept(r, o) ? x.mask.kept : 0;
-      totals[i++] += first + r < queries ? weights[r * left_row + o] * (factor * product - x.d[query_at + r]) : 0;
+      totals[i++] += first + r < queries ? weights[r * left_row + o] * (product - x.d[query_at + r]) : 0;
     });
   }
   if (is_first) return;
@@ -345,29 +342,37 @@ __global__ void __launch_bounds__(step_threads, 4)
   }
 }
 
-template <SoftmaxResult result, bool general>
+template <SoftmaxResult result, SoftmaxForm form>
 void launch_attention(SoftmaxArguments& x, const BlockLists& pattern) {
   const AttentionSizes& s = x.sizes;
-  constexpr bool keys = rows_are_keys(result);
+  constexpr bool keys = rows_are_keys(result), listed = form >= SoftmaxForm::listed;
   constexpr int rows = softmax_rows(result);
-  const int64_t length = keys ? s.key_length : s.length, other_length = keys ? s.length : s.key_length;
-  const bool listed = pattern.first_key;
-  x.row_block = static_cast<int>(!listed ? length : keys ? pattern.key_block : pattern.query_block);
-  x.other_block = static_cast<int>(!listed ? other_length : keys ? pattern.query_block : pattern.key_block);
+  const int64_t length = keys ? s.key_length : s.length;
+  const int64_t row_block = !listed ? length : keys ? pattern.key_block : pattern.query_block;
+  x.row_block = static_cast<int>(row_block);
+  x.other_block = static_cast<int>(keys ? pattern.query_block : pattern.key_block);
   x.first = keys ? pattern.first_query : pattern.first_key;
   x.others = keys ? pattern.queries : pattern.keys;
-  const int64_t blocks = s.sequences() * blocks_of(length, x.row_block) * blocks_of(x.row_block, rows);
+  const int64_t blocks = s.sequences() * blocks_of(length, row_block) * blocks_of(row_block, rows);
   SharedBytes shared = SoftmaxTiles<Float32, result>::shared_bytes(x.a.width, x.g.width);
-  if (general) shared.add<unsigned char>(KeptIn<result>::bytes).template add<int>(tile);
+  shared.add<unsigned char>(form == SoftmaxForm::dropped ? KeptIn<result>::bytes : 0);
+  shared.add<int>(listed ? tile : 0);
   launch("softmax_attention",
-         precision() == Precision::f32 ? softmax_attention_kernel<Float32, result, general>
-                                       : softmax_attention_kernel<Tf32, result, general>,
+         precision() == Precision::f32 ? softmax_attention_kernel<Float32, result, form>
+                                       : softmax_attention_kernel<Tf32, result, form>,
          Grid{dim3(static_cast<unsigned>(blocks), tiles(x.out.width)), dim3(block_threads), shared.bytes()}, x);
 }
 template <SoftmaxResult result>
 void launch_attention(SoftmaxArguments& x, const BlockLists& pattern) {
-  const bool general = pattern.first_key || x.bias.data || x.mask.threshold > 0 || x.mask.kept != 1;
-  general ? launch_attention<result, true>(x, pattern) : launch_attention<result, false>(x, pattern);
+  if (pattern.first_key)
+    pattern.band ? launch_attention<result, SoftmaxForm::banded>(x, pattern)
+                 : launch_attention<result, SoftmaxForm::listed>(x, pattern);
+  else if (x.bias.data)
+    launch_attention<result, SoftmaxForm::biased>(x, pattern);
+  else if (x.mask.threshold > 0 || x.mask.kept != 1)
+    launch_attention<result, SoftmaxForm::dropped>(x, pattern);
+  else
+    launch_attention<result, SoftmaxForm::plain>(x, pattern);
 }
 
 SoftmaxArguments arguments(const float* l, const int32_t* lengths, const AttentionSizes& s,
@@ -376,7 +381,7 @@ SoftmaxArguments arguments(const float* l, const int32_t* lengths, const Attenti
       {},           const_cast<float*>(l), nullptr, lengths, s, Mask(settings.dropout),  // only forward writes l
       settings.bias};
   const BlockLists& pattern = settings.pattern;
-  x.reach = pattern.band ? static_cast<int>(pattern.band->reach) : std::numeric_limits<int>::max();
+  x.reach = pattern.band ? static_cast<int>(pattern.band->reach) : 0;
   x.global = pattern.band ? static_cast<int>(pattern.band->global) : 0;
   x.key_block = pattern.by_length ? static_cast<int>(pattern.key_block) : 0;
   x.scale = s.e > 0 ? score_scale(s) : 1;
@@ -434,7 +439,6 @@ void softmax_attention_backward(float* dq, float* dk, float* dv, float* dbias, c
     const int64_t matrices = bias.is_shared ? s.heads : s.sequences();
     SharedBytes shared;
     for (int i = 0; i < 5; ++i) shared.add<float>(tile * left_row);
-    shared.add<unsigned char>(KeptWeights<tile, tile>::bytes);
     launch("softmax_attention",
            precision() == Precision::f32 ? softmax_attention_bias_kernel<Float32> : softmax_attention_bias_kernel<Tf32>,
            Grid{dim3(static_cast<unsigned>(matrices * tiles(bias.rows) * tiles(bias.columns))), dim3(block_threads),

@@ -35,7 +35,6 @@ void check_bias(const char* op, const Tensor& bias, const AttentionSizes& s) {
 
 void check_pattern(const char* op, const Tensor& q, const Tensor& k, const SoftmaxOptions& options) {
   const BlockPattern& pattern = *options.pattern;
-  check(!options.bias && options.dropout.p == 0, op, ": a pattern of blocks goes without a bias and without dropout");
   device_of(op, q, pattern.first_key, pattern.keys, pattern.first_query, pattern.queries);
   const int64_t patterns = pattern.by_length ? blocks_of(k.shape()[1], pattern.key_block) + 1 : 1;
   const auto check_blocks = [&](const char* name, const Tensor& x, const Indices& first, int64_t positions) {
@@ -92,6 +91,8 @@ Tensor softmax_attention(const Tensor& q, const Tensor& k, const Tensor& v, cons
   AttentionSizes s = has_scores ? check_attention(op, q, k, v, mask) : check_attention(op, v, v, v, mask);
   if (!has_scores) s.e = 0;
   check_dropout(op, options.dropout);
+  check((options.dropout.p > 0) + bool(options.bias) + bool(options.pattern) <= 1, op,
+        ": dropout, a bias and a pattern of blocks exclude each other");
   const Device device = device_of(op, v, options.bias);
   if (options.bias) check_bias(op, options.bias, s);
   if (options.pattern) check_pattern(op, q, k, options);

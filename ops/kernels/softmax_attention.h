@@ -26,10 +26,10 @@ struct BlockLists {
   std::optional<Band> band = {};
   bool by_length = false;
 };
-struct SoftmaxSettings {
+struct SoftmaxSettings {  // at most one of these
   Dropout dropout = {};
   AttentionBias bias = {};
-  BlockLists pattern = {};  // without a bias and dropout
+  BlockLists pattern = {};
 };
 // Softmax attention, eq. 2: y_i = sum_j p_ij v_j, p_ij = softmax of x_ij over the keys j that query i sees, x_ij = q_i
 // . k_j / sqrt(E) + bias_ij; E = 0: bias_ij alone, and q, k, dq and dk are null. l [B,H,L] = log sum_j e^x_ij, infinity

@@ -1,4 +1,4 @@
-// What the fuzz targets share: the bytes that libFuzzer made, as a file.
+// For the fuzz targets: the bytes that libFuzzer made, as a file.
 #pragma once
 #include <unistd.h>
 

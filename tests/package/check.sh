@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 programs=1
 core=(-DRUNNEL_SOURCE="$(cd "$here/../.." && pwd)" -DRUNNEL_CORE=ON -DRUNNEL_BUILD_EXAMPLES=ON
       # To compile fast:
-      -DCMAKE_BUILD_TYPE=Unoptimized -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=6)
+      -DCMAKE_BUILD_TYPE=Unoptimized -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=24)
 case $2 in
   installed)
     programs="1 2"
