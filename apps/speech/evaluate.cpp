@@ -115,6 +115,7 @@ auto read_data(const Checkpoint& checkpoint, const Read& read) {
 struct SpeechEvaluateOptions : EvaluateOptions {
   int64_t beam = 0;
 
+  SpeechEvaluateOptions() { batch = 16; }
   Settings list() override {
     return extended(EvaluateOptions::list(),
                     {{"beam", &beam, in_range(0, 1e4), "prefixes of the beam search; 0: the best alignment"}});
