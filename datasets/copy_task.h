@@ -14,7 +14,7 @@ struct CopyBatch {
   Tensor mask;               // [B,L], 1 where the loss counts, else 0
   double counted_positions;  // the sum of mask
 
-  auto fields() { return std::tie(tokens, targets, mask); }
+  auto fields() { return std::tie(tokens, targets, mask); }  // all tensors
 };
 
 struct CopyTask {

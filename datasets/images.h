@@ -36,7 +36,7 @@ struct ByteBatch {
   Indices tokens;   // [B,n-1], bytes 0 .. n-2 of each image; with classes [B,n], the class before them
   Indices targets;  // [B,n-1], bytes 1 .. n-1; with classes [B,n], bytes 0 .. n-1
 
-  auto fields() { return std::tie(tokens, targets); }
+  auto fields() { return std::tie(tokens, targets); }  // all tensors
 };
 
 // Images first, first + 1, ... in the order of the set, wrapping around at its end. Training reads first = step * batch

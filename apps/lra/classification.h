@@ -85,11 +85,13 @@ TokenBatch batch_for(const SequenceClassifier& model, const LabelledSequences& s
                      SequenceView view);
 
 struct Predictions {
-  std::vector<float> logs;  // of probabilities: [samples,classes]
+  std::vector<float> log_probabilities;  // [samples,classes]
   int64_t classes;
 
   int64_t chosen(int64_t sample) const;
-  double log_of(int64_t sample, int64_t c) const { return logs[static_cast<size_t>(sample * classes + c)]; }
+  double log_of(int64_t sample, int64_t c) const {
+    return log_probabilities[static_cast<size_t>(sample * classes + c)];
+  }
   double of(int64_t sample, int64_t c) const { return std::exp(log_of(sample, c)); }
 };
 // Of samples of the set, in the order given; `batch` at a time, those of similar length together.

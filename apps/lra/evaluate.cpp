@@ -43,7 +43,7 @@ std::vector<int64_t> some_samples(const LabelledSequences& set, int64_t most) {
 }
 
 int64_t Predictions::chosen(int64_t sample) const {
-  const auto row = logs.begin() + sample * classes;
+  const auto row = log_probabilities.begin() + sample * classes;
   return std::max_element(row, row + classes) - row;
 }
 
@@ -68,7 +68,7 @@ Predictions predict(const SequenceClassifier& model, const LabelledSequences& se
   });
   for (int64_t i = 0; i < count; ++i)
     std::copy_n(parts[static_cast<size_t>(i / batch)].begin() + i % batch * classes, classes,
-                all.logs.begin() + order[static_cast<size_t>(i)] * classes);
+                all.log_probabilities.begin() + order[static_cast<size_t>(i)] * classes);
   return all;
 }
 

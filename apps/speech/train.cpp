@@ -167,7 +167,7 @@ struct CtcBatch {
   Indices lengths, targets, target_lengths;
   Tensor shares;  // [B], all 1 / the labels of the batch
 
-  auto fields() { return std::tie(features, lengths, targets, target_lengths, shares); }
+  auto fields() { return std::tie(features, lengths, targets, target_lengths, shares); }  // all tensors
 };
 
 class SpeechTraining : public TaskOf<CtcBatch> {

@@ -31,12 +31,11 @@ struct SoftmaxArguments : SoftmaxOperands {
   AttentionSizes sizes;
   Mask mask;
   AttentionBias bias;
-  // Of the pattern; without one, each side is one block.
+  // Of the pattern. Block r of rows meets the blocks others[first[r]] .. others[first[r + 1] - 1] of the other side.
+  const int32_t *first = nullptr, *others = nullptr;
   int row_block = 0, other_block = 0;  // positions in a block, on either side
-  const int32_t *first = nullptr,
-                *others = nullptr;  // block r of rows meets others[first[r]] .. others[first[r + 1] - 1]
-  int reach = 0, global = 0;        // of the band
-  int key_block = 0;                // positions, if the lists are by length; else 0
+  int reach = 0, global = 0;           // of the band
+  int key_block = 0;                   // positions, if the lists are by length; else 0
 
   __device__ int seen_keys(int64_t n) const {
     return lengths ? lengths[n / sizes.heads] : static_cast<int>(sizes.key_length);
@@ -76,7 +75,8 @@ template <SoftmaxResult result>
 using KeptIn = KeptWeights<rows_are_keys(result) ? tile : softmax_rows(result),
                            rows_are_keys(result) ? softmax_rows(result) : tile>;
 
-// What a kernel does besides, each at the price of registers; banded: lists with a band.
+// What a kernel does beside attention to all keys, each at the price of registers. dropped: with dropout; listed: a
+// pattern; banded: one with a band.
 enum class SoftmaxForm { plain, dropped, biased, listed, banded };
 
 // As many blocks to a multiprocessor as do not make a thread spill registers.
@@ -137,7 +137,8 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile, result, form>(
     end = count * x.other_block;
   }
   const auto position_at = [&](int t) {
-    if (t >= (listed || !keys ? end : other_length)) return -1;  // the same, in fewer registers
+    if (t >= (listed || !keys ? end : other_length))
+      return -1;  // of keys, both ends are the same; this takes fewer registers
     if constexpr (!listed) return t;
     const int position = list[t / x.other_block] * x.other_block + t % x.other_block;
     return position < other_length ? position : -1;

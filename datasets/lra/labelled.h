@@ -56,7 +56,7 @@ struct TokenBatch {
   Indices lengths;    // [B], at least 1: row b is padding from lengths[b] on
   Indices labels;     // [samples]
 
-  auto fields() { return std::tie(tokens, positions, lengths, labels); }
+  auto fields() { return std::tie(tokens, positions, lengths, labels); }  // all tensors
 };
 
 // B = samples * per_sample: a pair's sequences are neighbours. L is the length of the longest, rounded up to a multiple

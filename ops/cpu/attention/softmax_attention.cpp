@@ -159,7 +159,8 @@ void find_scores(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlock
   hide(b, x, keys, range, end);
 }
 
-// The factors of dropout -> b.f. Eight neighbouring weights of a query share a Philox block.
+// The factors of dropout -> b.f. Eight neighbouring weights of a query share a Philox block. Not inlined: its arrays
+// would slow down attention without dropout.
 RUNNEL_NOINLINE void draw_dropout(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlock& keys,
                                   const QueryRange& range) {
   const Dropout& dropout = x.settings.dropout;
