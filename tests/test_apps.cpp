@@ -716,7 +716,7 @@ TEST_CASE("bench convergence: a run for each attention, which it goes on with") 
   const Result result = succeed(box, bench + "3");
   for (const std::string name : {"linear", "softmax", "lsh"}) {
     CHECK(contains(result.out, "\n" + name + " "));
-    CHECK(fs::exists(box.folder / "figure" / name / "last.safetensors"));
+    CHECK(fs::exists(box.folder / "figure" / "convergence-tiny" / (name + "-1") / "last.safetensors"));
   }
   CHECK(contains(succeed(box, bench + "4").out, "resuming at step 3"));
 }

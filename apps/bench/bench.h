@@ -16,10 +16,9 @@ namespace runnel {
 struct Timing : RuntimeOptions {
   int64_t runs = 5;
 
-  Settings list() override {
-    return extended(RuntimeOptions::list(), {{"runs", &runs, in_range(1, 1000),
-                                              "timed runs, for their median; one if it takes longer than 5 s"},
-                                             json_flag()});
+  Settings list() override { return extended(RuntimeOptions::list(), {runs_flag(), json_flag()}); }
+  Setting runs_flag() {
+    return {"runs", &runs, in_range(1, 1000), "timed runs, for their median; one if it takes longer than 5 s"};
   }
 };
 

@@ -4,10 +4,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "apps/bench/bench.h"
+#include "apps/bench/sweep.h"
 #include "apps/tasks/copy.h"
 #include "apps/training/metrics.h"
-#include "engine/check.h"
 
 namespace runnel {
 namespace {
@@ -20,50 +19,37 @@ double last_losses(const std::filesystem::path& run) {
   return std::accumulate(losses.end() - count, losses.end(), 0.0) / static_cast<double>(count);
 }
 
-struct ConvergenceOptions : RuntimeOptions {
-  std::string preset = "small";
-  std::string attention = "linear,softmax,lsh";
-  int64_t steps = 0;
-  std::string out = "runs/convergence";
+struct ConvergenceOptions : SweepOptions {
+  ConvergenceOptions() { systems = "linear,softmax,lsh", out = "runs/convergence"; }
 
   Settings list() override {
-    return extended(
-        RuntimeOptions::list(),
-        {{"preset", &preset, one_of({"paper", "small", "tiny"}), "preset of copy train"},
-         {"attention", &attention, {}, "kinds of attention to compare, separated by commas"},
-         {"steps", &steps, in_range(0), "updates; 0: the preset's"},
-         {"out", &out, {}, "folder for the plot and a run per kind of attention; existing runs are continued"},
-         json_flag()});
+    return extended(SweepOptions::list(),
+                    {{"attention", &systems, {}, "kinds of attention to compare, separated by commas"}});
   }
 };
 
-// One kind of attention after the other, on the same batches.
-int bench_convergence(ConvergenceOptions& options) {
-  const CopySettings preset = copy_preset(options.preset);
-  std::string series, losses;
-  nlohmann::json rows = nlohmann::json::array();
-  for (const std::string& name : chosen_words("attention", options.attention, attention_names(true))) {
-    CopySettings settings = preset;
-    static_cast<RuntimeOptions&>(settings) = options;
-    settings.model.encoder.attention.kind = name;
-    if (options.steps) settings.steps = options.steps;
-    set_run(settings, std::filesystem::path(options.out) / name);
-    fmt::print("{} attention\n", name);
-    if (const int status = train_copy(settings)) return status;
-    series += (series.empty() ? "plot " : ", ") + data_file(std::filesystem::path(settings.out) / "metrics.csv") +
-              " skip 1 using 1:2 with lines lw 2 title " + quoted(name);
-    const double loss = last_losses(settings.out);
-    losses += fmt::format("{:<8} {:.6f}\n", name, loss);
-    rows.push_back({{"attention", name}, {"loss_nats", loss}, {"run", settings.out}});
-  }
-  fmt::print("mean loss in nats over the last tenth of the updates\n{}", losses);
-  const std::filesystem::path png = std::filesystem::path(options.out) / "convergence.png";
-  plot(png, "set title 'copy task, preset " + options.preset +
-                "'; set xlabel 'updates'; set ylabel 'nats'; "
-                "set logscale y; " +
-                series);
-  fmt::print("{}\n", png.string());
-  if (options.json) print_json({{"bench", "convergence"}, {"preset", options.preset}, {"rows", rows}});
+// Each on the same batches.
+int bench_convergence(ConvergenceOptions& o) {
+  const std::vector<std::string> kinds = chosen_words("attention", o.systems, attention_names(true));
+  Table table(o, "convergence-" + o.preset, sweep_columns("attention", {"loss_nats", "tokens_per_s"}),
+              std::ssize(kinds) * o.seeds);
+  std::string series;
+  const auto settings = [&](const std::string& kind, uint64_t) {
+    CopySettings s = copy_preset(o.preset);
+    s.model.encoder.attention.kind = kind;
+    return s;
+  };
+  const auto row = [&](const CopySettings& s) -> std::vector<std::string> {
+    series += (series.empty() ? "plot " : ", ") + data_file(std::filesystem::path(s.out) / "metrics.csv") +
+              " skip 1 using 1:2 with lines lw 2 title " + quoted(std::filesystem::path(s.out).filename().string());
+    return {fmt::format("{:.6f}", last_losses(s.out)), fmt::format("{:.0f}", trained_rate(s.out))};
+  };
+  const int status = sweep(o, kinds, table, settings, train_copy, row);
+  if (status) return status;
+  plot(table.file(".png"), "set title 'copy task, preset " + o.preset +
+                               "'; set xlabel 'updates'; set ylabel 'nats'; "
+                               "set logscale y; " +
+                               series);
   return 0;
 }
 

@@ -6,8 +6,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
-#include "apps/bench/bench.h"
+#include "apps/bench/sweep.h"
 #include "apps/training/updater.h"
 #include "datasets/batch.h"
 #include "engine/check.h"
@@ -16,22 +17,20 @@
 namespace runnel {
 namespace {
 
-struct SpeechBenchOptions : BenchOptions {
-  std::string systems = "bilstm,softmax,lsh,linear";
-  std::string preset = "small";
+struct SpeechBenchOptions : SweepOptions {
   std::string labels = "phones";
   std::string speaker, data;
-  int64_t seeds = 1, steps = 0, frames = 0, stream = 0;
+  int64_t frames = 0, stream = 0;
+
+  SpeechBenchOptions() { systems = "bilstm,softmax,lsh,linear"; }
 
   Settings list() override {
-    return extended(BenchOptions::list(),
+    return extended(SweepOptions::list(),
                     {{"systems", &systems, {}, "bilstm and kinds of attention, separated by commas"},
-                     {"preset", &preset, one_of({"paper", "small", "tiny"}), "preset of speech train"},
                      {"labels", &labels, one_of({"phones", "words"}), "what digits are spelled with"},
                      {"speaker", &speaker, {}, "as in speech train"},
                      {"data", &data, {}, "as in speech train"},
-                     {"seeds", &seeds, in_range(1, 1000), "runs of each system, with seeds from --seed on"},
-                     {"steps", &steps, in_range(0), "updates of a run; 0: the preset's"},
+                     runs_flag(),
                      {"frames", &frames, in_range(0, 1e6),
                       "time updates on recordings of 800, 1600 ... up to so many frames instead; 0: train"},
                      {"stream", &stream, in_range(0, 1e6),
@@ -54,7 +53,6 @@ SpeechSettings settings_of(const SpeechBenchOptions& o, const std::string& syste
   s.data = o.data;
   s.labels = o.labels;
   s.speaker = o.speaker;
-  if (o.steps) s.steps = o.steps;
   if (system == "bilstm")
     s.model.model = system;
   else
@@ -65,38 +63,44 @@ SpeechSettings settings_of(const SpeechBenchOptions& o, const std::string& syste
 
 int train_systems(const SpeechBenchOptions& o, const std::vector<std::string>& systems) {
   Table table(o, "speech-" + o.preset + "-" + o.labels,
-              {"system", "seed", "updates", "parameters", "label_errors", "word_errors", "validation", "s_per_epoch",
-               "paper_validation", "paper_s_per_epoch"},
+              sweep_columns("system", {"parameters", "label_errors", "word_errors", "validation", "s_per_epoch",
+                                       "paper_validation", "paper_s_per_epoch"}),
               std::ssize(systems) * o.seeds);
-  for (int64_t i = 0; i < o.seeds; ++i) {
-    const uint64_t seed = o.seed + static_cast<uint64_t>(i);
-    SpeechSettings first = settings_of(o, systems[0], seed);
-    const SpeechTaskData data = load_speech_data(first);
-    for (const std::string& system : systems) {
-      SpeechSettings s = settings_of(o, system, seed);
-      s.data = first.data;
-      set_run(s, table.file("") / fmt::format("{}-{}", system, seed));
-      if (const int status = train_speech(s, data)) return status;
-
-      const LoadedTranscriber loaded(s.out, o);
-      const auto score_of = [&](const SpeechSet& set) {
-        std::vector<int64_t> all = shuffled(set.count(), Key{});
-        return score(transcribe(loaded.model, set, all, s.batch, Progress("evaluated")), set, loaded.spelling, 0);
-      };
-      const SpeechScore test = score_of(data.sets.test), validation = score_of(data.sets.validation);
-      const double epoch = static_cast<double>(data.sets.train.first.back()) / trained_rate(s.out);
-      const auto published = std::find_if(std::begin(table_3), std::end(table_3),
-                                          [&](const PublishedSpeech& row) { return system == row.system; });
-      const bool is_there = published != std::end(table_3);
-      table.row({system, std::to_string(seed), std::to_string(loaded.checkpoint.step()),
-                 std::to_string(element_count(loaded.model.parameters())), fmt::format("{:.2f}", test.labels.rate()),
-                 fmt::format("{:.2f}", test.words.rate()), fmt::format("{:.2f}", validation.labels.rate()),
-                 fmt::format("{:.1f}", epoch), is_there ? fmt::format("{:.2f}", published->error_rate) : "-",
-                 is_there ? fmt::format("{:.0f}", published->seconds) : "-"});
+  std::optional<SpeechTaskData> data;  // of this seed, which chooses the strings
+  uint64_t seed_of_data = 0;
+  std::string folder;
+  const auto settings = [&](const std::string& system, uint64_t seed) {
+    SpeechSettings s = settings_of(o, system, seed);
+    if (!data || seed_of_data != seed) {
+      data = load_speech_data(s);
+      seed_of_data = seed;
+      folder = s.data;
     }
-  }
-  table.finish();
-  return 0;
+    s.data = folder;
+    return s;
+  };
+  const auto row = [&](const SpeechSettings& s) -> std::vector<std::string> {
+    const LoadedTranscriber loaded(s.out, o);
+    const auto score_of = [&](const SpeechSet& set) {
+      std::vector<int64_t> all = shuffled(set.count(), Key{});
+      return score(transcribe(loaded.model, set, all, s.batch, Progress("evaluated")), set, loaded.spelling, 0);
+    };
+    const SpeechScore test = score_of(data->sets.test), validation = score_of(data->sets.validation);
+    const double epoch = static_cast<double>(data->sets.train.first.back()) / trained_rate(s.out);
+    const std::string system = s.model.model == "bilstm" ? s.model.model : s.model.encoder.attention.kind;
+    const auto paper = std::find_if(std::begin(table_3), std::end(table_3),
+                                    [&](const PublishedSpeech& published) { return system == published.system; });
+    const bool is_there = paper != std::end(table_3);
+    return {std::to_string(element_count(loaded.model.parameters())),
+            fmt::format("{:.2f}", test.labels.rate()),
+            fmt::format("{:.2f}", test.words.rate()),
+            fmt::format("{:.2f}", validation.labels.rate()),
+            fmt::format("{:.1f}", epoch),
+            is_there ? fmt::format("{:.2f}", paper->error_rate) : "-",
+            is_there ? fmt::format("{:.0f}", paper->seconds) : "-"};
+  };
+  const auto train = [&](SpeechSettings& s) { return train_speech(s, *data); };
+  return sweep(o, systems, table, settings, train, row);
 }
 
 // Seconds and memory of an update of four recordings over their length.
