@@ -1,5 +1,5 @@
-// What a package adds to the program. Packages are folders of the same name in ops, models, datasets, apps and tests,
-// which RUNNEL_PACKAGES in CMakeLists.txt lists; nothing outside of one names it.
+// The parts that a package adds to the program. Packages are folders of the same name in ops, models, datasets, apps
+// and tests, which RUNNEL_PACKAGES in CMakeLists.txt lists; nothing outside of one names it.
 #pragma once
 #include <functional>
 #include <span>

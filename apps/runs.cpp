@@ -1,4 +1,4 @@
-// runnel runs, runnel compare: what stands in run folders, read from config.json, metrics.csv and the header of the
+// runnel runs, runnel compare: tables of run folders, read from config.json, metrics.csv and the header of the
 // last checkpoint. Folders may be damaged or in use: a run that cannot be read is a line that says so.
 #include <fmt/format.h>
 
@@ -48,7 +48,7 @@ Standing read_standing(const fs::path& checkpoint) {
   return {task, state["step"]};
 }
 
-// A column of metrics.csv: what its last row with a value says, and its best value.
+// A column of metrics.csv: its last value and its best.
 struct Column {
   std::string name;
   double last = NAN, best = NAN;
@@ -56,7 +56,7 @@ struct Column {
 
 struct Table {
   int64_t step = 0;
-  std::vector<Column> metrics;  // loss and what is measured at validations, each in the units that it has
+  std::vector<Column> metrics;  // loss and the metrics of validations, each in its units
 };
 
 Table read_metrics(const fs::path& run) {
@@ -70,7 +70,7 @@ Table read_metrics(const fs::path& run) {
       Column& metric = all.metrics[i];
       if (rows.text(i + 1).empty()) continue;
       metric.last = std::strtod(rows.text(i + 1).c_str(), nullptr);
-      // What is in nats or bits is a loss.
+      // Columns in nats or bits are losses.
       const bool is_loss =
           metric.name.ends_with("_bits") || std::find(names.begin(), names.end(), metric.name + "_bits") != names.end();
       if (std::isnan(metric.best) || (is_loss ? metric.last < metric.best : metric.last > metric.best))

@@ -4,7 +4,7 @@
 
 namespace runnel::cuda {
 
-// What a product does besides c[m,n] = op(a) op(b).
+// Options of a product c[m,n] = op(a) op(b).
 struct ProductOptions {
   float factor = 1;              // of op(a) op(b)
   const float* added = nullptr;  // [batch,m,n], c itself or another matrix: c = factor op(a) op(b) + added_factor added

@@ -199,7 +199,7 @@ int64_t cached_memory() {
 }
 
 void trim_memory() {
-  synchronize();  // what is released on the stream is then free
+  synchronize();  // memory released on the stream is then free
   check_cuda(cudaMemPoolTrimTo(gpu().pool, 0), "cudaMemPoolTrimTo");
 }
 
@@ -226,7 +226,7 @@ void launch_graph(void* graph) {
 
 void destroy_graph(void* graph) {
   static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)));
-  static_cast<void>(cudaDeviceGraphMemTrim(gpu().device));  // else what the graph allocated stays reserved for graphs
+  static_cast<void>(cudaDeviceGraphMemTrim(gpu().device));  // else the graph's memory stays reserved for graphs
 }
 
 }  // namespace runnel::cuda

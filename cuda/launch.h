@@ -21,7 +21,7 @@ cudaStream_t stream();      // on which everything is put; throws Error if there
 int64_t multiprocessors();  // of the device in use
 size_t shared_memory();     // largest number of bytes per block
 
-// While it lives, stream() is another one: what is put there waits for the first stream only by events.
+// While it lives, stream() is another one, whose work waits for the first stream only by events.
 class OnStream {
  public:
   explicit OnStream(cudaStream_t other) : before_(current_) { current_ = other; }
@@ -38,10 +38,10 @@ class OnStream {
 // Throws Error "<what>: <CUDA's description>" unless status is success.
 void check_cuda(cudaError_t status, const char* what);
 
-// Around what is put on the stream under this name (a string literal), if kernels are timed: cuda/timing.cu.
+// Times the work that is put on the stream while it lives, under this name (a string literal): cuda/timing.cu.
 cudaEvent_t begin_timing();  // null: not timed
 void end_timing(const char* name, cudaEvent_t begin);
-void read_timings();  // of what has run: after a wait for the stream
+void read_timings();  // of finished work: after a wait for the stream
 
 struct Grid {
   dim3 blocks, threads;  // threads per block: a multiple of 32
@@ -140,7 +140,7 @@ __device__ inline T block_sum(T x, T* scratch) {
   return warp_sum(threadIdx.x % 32 < blockDim.x / 32 ? scratch[threadIdx.x % 32] : T(0));
 }
 
-// What decides the dropout factor of each element, 0 or 1 / (1 - p): see `dropout` in ops/kernels/layers.h.
+// Parameters of each element's dropout factor, 0 or 1 / (1 - p): see `dropout` in ops/kernels/layers.h.
 struct Mask {
   Key key;
   uint32_t threshold;

@@ -36,7 +36,7 @@ struct Residual {
   }
 };
 
-// What a thread owns of a row of d: pieces `begin`, `begin + step` ..., of which T of the first `kept` are in
+// A thread's part of a row of d: pieces `begin`, `begin + step` ..., of which T of the first `kept` are in
 // registers.
 template <class T>
 class OwnPieces {

@@ -1,4 +1,4 @@
-// A mixture of K discretized logistics over the bytes, its gradient, and a sampler. What is computed, and why in this
+// A mixture of K discretized logistics over the bytes, its gradient, and a sampler. The formulas, and why in this
 // form, is derived in ops/cpu/logistic_mixture.cpp; with the a, b and width of a component's bin
 //   log p = log sigmoid(-a) + log sigmoid(b) + log(1 - exp(-width))
 //   nll   = logsumexp_k(l_k) - logsumexp_k(l_k + log p_k)

@@ -1,7 +1,7 @@
-// y[i] = f(x[i], z[i], ...): what every kernel is made of that looks at one element at a time.
+// y[i] = f(x[i], z[i], ...): the base of all elementwise kernels.
 //
 // Such a kernel is memory-bound, and the memory is kept busiest by threads that move 16 bytes at once. So a thread
-// takes four neighbours as a float4 where all operands allow it, and what is left (a tail of up to three elements, or
+// takes four neighbours as a float4 where all operands allow it, and the rest (a tail of up to three elements, or
 // everything if an operand does not start at a multiple of 16 bytes) goes one by one.
 //
 // An operand is anything that has
@@ -34,7 +34,7 @@ struct RepeatedRow {  // b[i % n]: a row of n that stands beside every row of a 
   __device__ bool has_fours() const { return n % 4 == 0 && is_aligned(b); }
 };
 
-struct DropoutFactors {  // what dropout multiplies element i with
+struct DropoutFactors {  // dropout's factor of element i
   Mask mask;
   __device__ float operator[](int64_t i) const {
     const float4 factors = four(i - i % 4);

@@ -1,7 +1,7 @@
 // Muon; the update is derived in ops/cpu/muon.cpp.
 //
 // Nearly all of it is products of small matrices, which leave most of a GPU idle: so all matrices of one shape are
-// updated together, up to 64 in a launch. What stands between the products is a formula per element; the norms by which
+// updated together, up to 64 in a launch. Between the products there is a formula per element; the norms by which
 // is divided stay on the device.
 #include <cmath>
 #include <map>

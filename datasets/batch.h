@@ -30,7 +30,7 @@ class EpochShuffle {
 
 // As EpochShuffle, but a batch has samples of similar length, so that little of it is padding: the shuffled samples are
 // cut into windows of 64 batches, each window is sorted by length and cut into batches, and all batches are shuffled.
-// What is left when the number of samples is not a multiple of `batch` is not in that epoch; which these are differs
+// If the number of samples is not a multiple of `batch`, the rest is not in that epoch; which samples these are differs
 // between epochs. With fewer samples than `batch`, every batch repeats some of them.
 class LengthBuckets {
  public:

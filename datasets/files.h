@@ -69,12 +69,12 @@ class LineFile {
  private:
   std::string name_;
   std::shared_ptr<const int> file_;
-  std::string block_;  // what has been read of the file, and from where on it has not been used
+  std::string block_;  // bytes read from the file, and where the unused ones begin
   size_t used_ = 0;
   int64_t number_ = 0;
 };
 
-// What stands between the tabs of a line.
+// The fields of a line, which tabs separate.
 std::vector<std::string_view> fields(std::string_view line);
 
 }  // namespace runnel

@@ -1,4 +1,4 @@
-// Decoding is stb_image's, restricted to PNG and JPEG. What it does not check is checked here: it neither notices that
+// Decoding is stb_image's, restricted to PNG and JPEG. Some checks that it lacks are made here: it neither notices that
 // a JPEG file ends early nor verifies PNG's checksums; version 2.27 writes outside its Huffman tables if a file says so
 // and returns uninitialised memory where a file leaves samples out; and a small file can make it allocate gigabytes.
 #include "datasets/image_file.h"
@@ -63,7 +63,7 @@ uint64_t big_endian(Bytes bytes) {
   return number;
 }
 
-// What the containers hold beside the image.
+// Metadata of the containers.
 struct Container {
   Bytes exif;                // empty: none
   uint64_t scans = 0;        // of a JPEG file

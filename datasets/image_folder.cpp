@@ -102,7 +102,7 @@ void transfer(Archive& archive, ImageFolder& folder) {
   archive.strings(folder.skipped);
 }
 
-// Of what a cache holds.
+// Of a cache's contents.
 void check_possible(const ImageFolder& folder) {
   const int64_t classes = std::max<int64_t>(1, std::ssize(folder.train.class_names));
   for (const ImageSet* const set : {&folder.train, &folder.validation, &folder.test}) {

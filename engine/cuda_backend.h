@@ -1,5 +1,5 @@
-// What the folder cuda does for the engine, besides kernels. Only the engine includes this file, under `if constexpr
-// (with_cuda)`.
+// The functions of cuda/ that the engine calls, besides kernels. Only the engine includes this file, under `if
+// constexpr (with_cuda)`.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which processors there are, and what they are called.
+// Which processors there are, and their names.
 #pragma once
 #include <string>
 

@@ -42,10 +42,10 @@ struct Descriptor {
   ~Descriptor();
 };
 
-// The paths of what is in a folder, in no order; none if it cannot be listed.
+// The paths of a folder's entries, in no order; none if it cannot be listed.
 std::vector<std::filesystem::path> entries(const std::filesystem::path& folder);
 
-// Removes what killed processes left of files that they were writing into this folder.
+// Removes the half-written files that killed processes left in this folder.
 void remove_partial_files(const std::filesystem::path& folder);
 
 // Throws Error that names the path if there is something at `path` that is not a regular file beginning with `magic`

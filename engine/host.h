@@ -1,5 +1,5 @@
-// What this process may use of its machine, which a container or a job's control groups (v1 and v2) can make less than
-// the machine has. The functions read /proc and /sys below `root`.
+// The resources of the machine that this process may use, which a container or a job's control groups (v1 and v2) can
+// make less than the machine has. The functions read /proc and /sys below `root`.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,7 +14,7 @@ int64_t available_memory(const std::string& root = "/");
 // machine has.
 int64_t quota_of_cores(const std::string& root = "/");
 
-// Bytes that can still be allocated without swapping: what the GPU has left, or available_memory(), and what is cached.
+// Bytes that can still be allocated without swapping: free memory of the GPU, or available_memory(), and cached blocks.
 int64_t free_memory(Device device);
 
 }  // namespace runnel

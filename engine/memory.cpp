@@ -26,7 +26,7 @@
 #endif
 #if !defined(RUNNEL_FRESH_IS_NAN)
 #if RUNNEL_WITH_ADDRESS_SANITIZER
-#define RUNNEL_FRESH_IS_NAN 1  // fresh memory, so that what nobody wrote shows in results
+#define RUNNEL_FRESH_IS_NAN 1  // fresh memory holds NaN, so that reading unwritten memory shows in results
 #else
 #define RUNNEL_FRESH_IS_NAN 0
 #endif

@@ -11,7 +11,8 @@ namespace runnel {
 
 Tensor recompute(const std::function<Tensor()>& f) {
   if (!Tape::current_) return f();
-  // f's inputs are what its ops use and do not make. They are found on a tape of its own, which is then dropped.
+  // f's inputs are the tensors that its ops use and do not make. They are found on a tape of its own, which is then
+  // dropped.
   std::unordered_set<uint64_t> made, seen;
   std::vector<Tape::Node::Input> inputs;
   Tensor y;

@@ -12,7 +12,7 @@ void Replay::run() {
   if (!can_replay(device_) || !std::exchange(warm_, true)) return work_();
   if constexpr (with_cuda) {
     if (!graph_) {
-      trim_memory(device_);  // what the first run used: the graph has memory of its own
+      trim_memory(device_);  // frees the memory of the first run: the graph has its own
       graph_ = cuda::capture(work_);
     }
     cuda::launch_graph(graph_);

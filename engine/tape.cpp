@@ -98,7 +98,7 @@ void Tape::backward(const Tensor& y, const Sink& sink, Tensor dy) {
   for (const Node& node : nodes_)
     for (const uint64_t output : node.outputs) first_use.erase(output);
 
-  std::unordered_map<uint64_t, Tensor> sums;  // of what the rules so far returned, by the tensor's id
+  std::unordered_map<uint64_t, Tensor> sums;  // of the gradients returned so far, by the tensor's id
   sums[y.id()] = std::move(dy);
   while (!nodes_.empty()) {
     const Node node = std::move(nodes_.back());

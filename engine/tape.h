@@ -1,4 +1,4 @@
-// Reverse-mode automatic differentiation: a list of what was computed, walked backwards.
+// Reverse-mode automatic differentiation: a list of the operations, walked backwards.
 //
 //   Tape tape;
 //   Tensor loss = cross_entropy(model(tokens), targets, mask);
@@ -41,7 +41,7 @@ std::vector<Tensor> record(const char* op, const std::vector<Tensor>& inputs, st
 void refuse_gradient(const char* op, const char* argument, const Tensor& x);
 bool is_recording();  // whether this thread has a tape that records
 
-// Looks at what tapes of this thread record and compute; engine/finite_guard.h is one.
+// Sees every result and gradient of this thread's tapes; engine/finite_guard.h is one.
 class TapeObserver {
  public:
   virtual ~TapeObserver() = default;

@@ -58,7 +58,7 @@ class Storage {
   Device device_;
 };
 
-// A shape over shared storage: what Tensor and Indices have in common.
+// A shape over shared storage: the base of Tensor and Indices.
 template <class T>
 class Array {
  public:

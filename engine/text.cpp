@@ -60,7 +60,7 @@ std::string shown(std::string_view text, Lines lines) {
     const bool is_kept = lines == Lines::kept && (c.code == '\n' || c.code == '\t');
     const std::string_view bytes = text.substr(0, std::max<size_t>(c.bytes, 1));
     text.remove_prefix(bytes.size());
-    if (is_kept || is_printable(c.code))  // the code 0 of what is no character is not
+    if (is_kept || is_printable(c.code))  // code 0, which stands for an invalid character, is not
       line += bytes;
     else if (c.code == '\n' || c.code == '\r' || c.code == '\t')
       line += c.code == '\n' ? "\\n" : c.code == '\r' ? "\\r" : "\\t";

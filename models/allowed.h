@@ -1,4 +1,4 @@
-// What a value may be: a range, or one of some words.
+// The allowed values of a setting: a range, or one of some words.
 #pragma once
 #include <cmath>
 #include <string>
@@ -13,7 +13,7 @@ struct Range {
 };
 using Choices = std::vector<std::string>;  // "cuda:N" stands for cuda: and a number of at most four digits
 
-// What a value may be; by default, anything of its type.
+// The allowed values; by default, all of the type.
 class Allowed {
  public:
   Allowed() = default;

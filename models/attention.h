@@ -23,17 +23,17 @@ struct AttentionState;  // ops/linear_attention.h
 struct AttentionContext {
   Indices lengths = {};         // [B]: keys j >= lengths[b] are padding; empty: there is none
   std::optional<Key> key = {};  // randomness of a training step; none in evaluation
-  Tensor input = {};            // [B,L,D]: what q, k and v are projections of; empty where a kind cannot need it
+  Tensor input = {};            // [B,L,D]: the layer's input, before the projections; empty where a kind cannot need it
 };
 
-// What to make a decode state for.
+// Sizes of a decode state.
 struct DecodeOptions {
   int64_t batch, capacity;  // sequences, and the positions of each at most
   Device device;
-  Precision precision = Precision::f32;  // of S, where S (eq. 18) is what is kept: f32 or bf16
+  Precision precision = Precision::f32;  // of S (eq. 18), for kinds that keep it: f32 or bf16
 };
 
-// What one layer keeps of the positions that a batch of sequences has read, to go on one position at a time.
+// The memory of one layer for decoding: what it keeps of the positions that a batch of sequences has read.
 class DecodeState {
  public:
   virtual ~DecodeState() = default;
@@ -43,11 +43,11 @@ class DecodeState {
   // A copy in which sequence i is sequence rows[i] of this one.
   virtual std::unique_ptr<DecodeState> select(const Indices& rows) const = 0;
   virtual int64_t bytes() const = 0;  // of memory, for the whole batch
-  // S and Z (eq. 18, 19), if that is what is kept; else null.
+  // S and Z (eq. 18, 19), for kinds that keep them; else null.
   virtual const AttentionState* recurrent_state() const { return nullptr; }
 };
 
-// One layer's attention, from q, k, v to the values' weighted means, with what it learns beyond the four projections.
+// One layer's attention, from q, k, v to the values' weighted means, with its parameters beyond the four projections.
 class AttentionLayer {
  public:
   virtual ~AttentionLayer() = default;
@@ -74,7 +74,7 @@ struct AttentionShape {
 
 struct AttentionSeeds {
   Key fixed;      // randomness of evaluation: the same in every model, so that no checkpoint needs to hold it
-  Key init = {};  // of the initial values of what the layer learns
+  Key init = {};  // of the initial values of its parameters
 };
 
 struct AttentionKind {

@@ -1,4 +1,4 @@
-// The configurations of the core's models as lists of settings: flags, and what a checkpoint says of its model.
+// The configurations of the core's models as lists of settings: flags, and the description of a checkpoint's model.
 #pragma once
 #include "models/autoregressive.h"
 #include "models/settings.h"
@@ -12,7 +12,7 @@ Settings all_attention_settings(AttentionConfig& config, bool causal);
 
 // The attention's own settings are not among them: see attention_settings. `causal`: which kinds can be chosen.
 Settings list(EncoderConfig& config, bool causal = true);
-// What a checkpoint says of the model; those with a help text are a user's to choose. Without the attention's own.
+// The description of a checkpoint's model; settings with a help text become flags. Without the attention's own.
 Settings list(AutoregressiveConfig& config);
 
 }  // namespace runnel

@@ -1,5 +1,5 @@
 // Decoding: an autoregressive transformer one position at a time, for a batch of sequences. The function is that of
-// AutoregressiveTransformer; what differs is what is kept of the positions that have been read.
+// AutoregressiveTransformer; they differ in what they keep of the positions that have been read.
 #pragma once
 #include <memory>
 #include <vector>
@@ -45,7 +45,7 @@ bool has_recurrent_state(const AutoregressiveTransformer& model);
 std::unique_ptr<Decoder> incremental_decoder(const AutoregressiveTransformer& model, int64_t batch,
                                              Precision state_precision = Precision::f32);
 // Recomputes the whole prefix at each step: O(L^2) positions per sequence. It decodes any kind of attention, and is
-// what the paper's tables call softmax and lsh. The model must outlive the decoder.
+// the methods called softmax and lsh in the paper's tables. The model must outlive the decoder.
 std::unique_ptr<Decoder> uncached_decoder(const AutoregressiveTransformer& model, int64_t batch);
 
 }  // namespace runnel

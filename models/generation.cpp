@@ -38,7 +38,7 @@ int64_t group_size(Device device, int64_t threads, int64_t sequence_bytes) {
 
 // Threads that draw together wait for each other many times in each step. Where other programs use the cores, one often
 // waits for another that does not run: such a step takes many times as long as the fastest, and then a thread alone,
-// which never waits, goes on for a while. What is drawn does not depend on it.
+// which never waits, goes on for a while. The result does not depend on it.
 class Team {
  public:
   explicit Team(int64_t threads) : threads_(static_cast<int>(threads)) {}

@@ -6,8 +6,8 @@ using nlohmann::json;
 
 namespace {
 
-// Counts what a text holds, and stops at the limits. A pass by itself: json::parse with a callback looks through an
-// object again after each of its members, which takes quadratic time.
+// Counts values and nesting of a text, and stops at the limits. A pass by itself: json::parse with a callback looks
+// through an object again after each of its members, which takes quadratic time.
 class LimitCounter : public nlohmann::json_sax<json> {
  public:
   explicit LimitCounter(const JsonLimits& limits) : left_(limits) {}

@@ -1,4 +1,4 @@
-// What models are made of: plain structs that hold tensors and can be called. Initial values have the distributions of
+// The layers of models: plain structs that hold tensors and can be called. Initial values have the distributions of
 // the authors' framework, and are the same on every device.
 #pragma once
 #include <string>
@@ -26,7 +26,7 @@ struct LayerNorm {
   Tensor operator()(const Tensor& x, const Tensor& branch, Dropout dropout) const;
 };
 
-// x, and behind its columns what all sequences share: [B,L,...,m] [at least L,...,n] -> [B,L,...,m+n]
+// x, and behind its columns those of a table that all sequences share: [B,L,...,m] [at least L,...,n] -> [B,L,...,m+n]
 Tensor concat_shared(const Tensor& x, const Tensor& shared);
 
 // Moves layers of one shape to one place in memory, so that `linear` with all of them is one matrix product on CUDA.

@@ -1,13 +1,14 @@
-// What a model of images need not learn: that the levels of a byte are ordered, and where neighbouring pixels are. A
-// start for the weights of an autoregressive transformer with a grid of positions; training then changes them like any
-// others.
+// An initialisation, so that a model of images need not learn that the levels of a byte are ordered, and where
+// neighbouring pixels are. A start for the weights of an autoregressive transformer with a grid of positions; training
+// then changes them like any others.
 #pragma once
 #include "models/autoregressive.h"
 
 namespace runnel {
 
 // Gives a new model whose positions are a grid a level_embedding, and if its attention has exponential features, local
-// heads in all layers but the last, which stays free to look elsewhere. `init` is what the model was drawn from.
+// heads in all layers but the last, which stays free to look elsewhere. `init` is the key that the model was drawn
+// with.
 void init_for_images(AutoregressiveTransformer& model, Key init);
 
 // The 256 levels of a byte as sinusoids with periods from 4 to 512 levels, with the variance of the random embedding,

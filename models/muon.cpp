@@ -46,7 +46,7 @@ Parameters Muon::state() const {
 
 namespace {
 
-// Not the projections of queries and keys: steps that move all directions alike would soon efface what they begin with
+// Not the projections of queries and keys: steps that move all directions alike would soon efface their initial values
 // (models/local_heads.h). Nor embeddings and the predictor, for which Muon is not meant.
 bool suits_muon(const NamedTensor& parameter) {
   for (const char* matrix :

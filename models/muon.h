@@ -41,7 +41,7 @@ class Optimizer {
 
   // Muon's parameters, then Adam's: the order in which squares() has them.
   static Parameters ordered(Parameters parameters, bool muon);
-  // Tensors for what state() of an optimizer of these parameters returns: of 0, in host memory.
+  // Tensors of the shapes of state() of an optimizer of these parameters: zeros, in host memory.
   static Parameters empty_state(const Parameters& parameters, bool muon);
 
  private:

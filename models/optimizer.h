@@ -1,5 +1,5 @@
 // Optimizers: SGD, and Adam (Kingma and Ba 2015), which with a weight decay is AdamW (Loshchilov and Hutter 2019) and
-// rectified is RAdam (Liu et al. 2020), what the paper's authors train with; its arithmetic is in ops/cpu/radam.cpp.
+// rectified is RAdam (Liu et al. 2020), as the paper's authors train; its arithmetic is in ops/cpu/radam.cpp.
 // models/muon.h has Muon.
 #pragma once
 #include <vector>
@@ -21,7 +21,7 @@ struct AdamOptions {
   double global_clip = 0;   // all gradients together are scaled down to this norm; 0: never
 };
 
-// What the paper's authors train with, with the decay of the presets that use Muon.
+// The authors' options, with the decay of the presets that use Muon.
 inline constexpr AdamOptions authors_options{.rectify = true, .weight_decay = 0.01, .muon_decay = 0.3, .clip = 1};
 
 // The squared norm of each parameter's gradient, then of all together: [parameters + 1]. Parameters that the loss does
@@ -33,8 +33,8 @@ class Adam {
   explicit Adam(Parameters parameters, AdamOptions options = {});
 
   void step(const Gradients& gradients);
-  // The two halves of an update. begin_update() counts it, and copies what depends on its number and on the learning
-  // rate to the device. update() reads it there, so that it can be captured and replayed (engine/replay.h).
+  // The two halves of an update. begin_update() counts it, and copies the scalars that depend on its number and on the
+  // learning rate to the device. update() reads it there, so that it can be captured and replayed (engine/replay.h).
   // squares[first] is the squared norm of the first parameter's gradient, the last that of all; if that is not finite,
   // nothing changes.
   void begin_update();

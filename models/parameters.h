@@ -1,4 +1,4 @@
-// What a model is to an optimizer and to a checkpoint: tensors with names.
+// A model, as optimizers and checkpoints see it: tensors with names.
 #pragma once
 #include <string>
 #include <vector>

@@ -14,7 +14,7 @@ struct Grid {
 double encoding_frequency(int64_t i, int64_t width);
 constexpr double channel_angle = 2.0943951023931953;  // 2 pi / 3: three channels on a circle
 
-// How many numbers of a grid's encoding stand for what, in this order.
+// How many numbers of a grid's encoding belong to each coordinate, in this order.
 struct GridParts {
   int64_t column, row, channel;
   GridParts(int64_t width, const Grid& grid);

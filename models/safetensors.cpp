@@ -63,7 +63,7 @@ std::string header_of(const SafeTensors& content) {
   return text;
 }
 
-// What a header says of one tensor.
+// A header's entry of one tensor.
 struct Entry {
   std::string name, type;
   Shape shape;  // if the type is one that is read

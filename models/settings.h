@@ -1,5 +1,5 @@
-// Settings: a struct lists its fields once, as (name, value, what it may be, help). From that list come flags, ranges,
-// --help, config.json, what a checkpoint says of its model, and the tables in the documentation.
+// Settings: a struct lists its fields once, as (name, value, allowed values, help). From that list come flags, ranges,
+// --help, config.json, the description of a checkpoint's model, and the tables in the documentation.
 #pragma once
 #include <cstdint>
 #include <string>

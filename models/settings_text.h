@@ -1,4 +1,4 @@
-// Lists of settings (models/settings.h) from text and JSON: flags, config.json, and what a checkpoint says of its
+// Lists of settings (models/settings.h) from text and JSON: flags, config.json, and the description of a checkpoint's
 // model.
 #pragma once
 #include <nlohmann/json_fwd.hpp>

@@ -35,7 +35,7 @@ class UncachedDecoder : public Decoder {
                   Indices(Shape{batch}, last, model_.device()));
   }
   const Indices& position() const override { return position_; }
-  int64_t sequence_bytes() const override {  // of what is alive at once: x, q, k, v, y, and the feed-forward layer
+  int64_t sequence_bytes() const override {  // alive at once: x, q, k, v, y, and the feed-forward layer
     const AutoregressiveConfig& c = model_.config;
     return c.max_length * (6 * c.encoder.width() + c.encoder.feed_forward + c.outputs) *
            static_cast<int64_t>(sizeof(float));

@@ -20,7 +20,7 @@ inline void check_lengths(const char* op, const Indices& lengths, int64_t sequen
             b, " is not in [0, ", longest, "]");
 }
 
-// Throws unless there is one key for each row of what is drawn from, `name` in messages. Returns their device.
+// Throws unless there is one key for each row to draw from, `name` in messages. Returns their device.
 inline Device check_draw(const char* op, const char* name, const Tensor& from, const Keys& keys, float temperature,
                          const Indices& position) {
   const Device device = device_of(op, from, keys, position);

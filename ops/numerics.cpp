@@ -32,7 +32,7 @@ bool has(InstructionSet set) {
       return avx512 && __builtin_cpu_supports("avx512bf16");
   }
   return false;
-#elif defined(__AVX512BF16__)  // one set of kernels, for what the compiler was told of
+#elif defined(__AVX512BF16__)  // one set of kernels, for the instructions that the compiler was told of
   return set <= InstructionSet::avx512_bf16;
 #elif defined(__AVX512BW__)
   return set <= InstructionSet::avx512;

@@ -12,7 +12,7 @@ enum class InstructionSet { baseline, avx2, avx512, avx512_bf16 };
 InstructionSet instruction_set();
 const char* name(InstructionSet set);
 
-// What the matrix products of models round their operands to; sums are float32 in all of them. tf32 (10 bits of
+// The format to which matrix products of models round their operands; sums are float32 in all of them. tf32 (10 bits of
 // mantissa instead of 23) exists on CUDA only: the CPU computes it as f32. int8 is for decoding on the CPU: products of
 // PackedLinear are of integers, its weights of 8 bits with a scale for each output, its inputs of 16 bits with one for
 // each row; all else is f32. Set it before the first product.

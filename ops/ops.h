@@ -1,4 +1,4 @@
-// What can be computed. Every op checks its arguments, allocates its result, runs a kernel on the device of its inputs
+// All ops. Every op checks its arguments, allocates its result, runs a kernel on the device of its inputs
 // and records its gradient rule. Errors name the op, the argument and the shapes. Numbers that would have to be fetched
 // from a GPU to be looked at (tokens, targets) are checked on the CPU only.
 //

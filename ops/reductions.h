@@ -12,7 +12,7 @@ Tensor mean(const Tensor& x, int axis, bool keep_axis = false);
 Tensor max(const Tensor& x);  // the gradient is the first largest number's
 Tensor max(const Tensor& x, int axis, bool keep_axis = false);
 Indices argmax(const Tensor& x);              // of the first largest number of each row: [...,n] -> [...]; no gradient
-Tensor sum_to(Tensor x, const Shape& shape);  // over what was broadcast from `shape`
+Tensor sum_to(Tensor x, const Shape& shape);  // over the axes that were broadcast from `shape`
 Tensor cumulative_sum(const Tensor& x, int axis);  // y_j = sum of x_l over l <= j
 Tensor softmax(const Tensor& x);                   // over the last axis
 Tensor log_softmax(const Tensor& x);               // log(softmax(x)), also where that is exponentially small

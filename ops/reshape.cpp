@@ -1,5 +1,5 @@
-// The same numbers with another shape. It has no kernel: result and gradient share the storage of what they are made
-// of.
+// The same numbers with another shape. It has no kernel: result and gradient share the storage of the tensors that they
+// are made of.
 #include <vector>
 
 #include "engine/check.h"

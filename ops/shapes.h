@@ -28,7 +28,7 @@ Tensor zero_padding(const Tensor& x, const Indices& lengths);  // [B,L,...] [B] 
 
 Indices shifted(const Indices& x, int64_t by);  // x + by
 
-// In place, without gradients: what sampling and optimizers need. Indices and positions may lie on the device, so that
+// In place, without gradients, for sampling and optimizers. Indices and positions may lie on the device, so that
 // a captured graph (engine/replay.h) can be replayed unchanged. On the CPU, throws if there is no such row.
 void put_row(Indices& rows, const Indices& row, const Indices& index);  // rows[index[0]] = row
 void advance(Indices& position, int64_t period = 0);                    // position[0] += 1; where that is the period, 0

@@ -6,7 +6,7 @@ namespace runnel {
 
 enum class Activation { none, relu };
 
-// What linear attention applies to each element of queries and keys; results are positive.
+// phi, which linear attention applies to each element of queries and keys; results are positive.
 enum class FeatureMap {
   elu_plus_one,  // elu(x) + 1, eq. 7
   relu,          // max(x, 0) + 1e-3
@@ -23,7 +23,7 @@ struct Lsh {
   int64_t rounds = 4, buckets = 32, chunk = 32;  // buckets is even
 };
 
-// What is the same in all updates of rectified Adam; see ops/cpu/radam.cpp.
+// Settings of rectified Adam, the same in all updates; see ops/cpu/radam.cpp.
 struct RAdamStep {
   double beta1, beta2;
   double clip, global_clip;  // largest norm of each gradient, and of all together; 0: any

@@ -123,7 +123,7 @@ PerSample foreseen(const Curve& known, double length) {
   return {grown(&PerSample::seconds), grown(&PerSample::bytes)};
 }
 
-// Shorter lengths, from which to foresee what the first one takes, if its weights would be 2 GB or more.
+// Shorter lengths, from which the cost of the first one is extrapolated if its weights would be 2 GB or more.
 std::vector<int64_t> lengths_before(int64_t first, int64_t batch, int64_t heads) {
   std::vector<int64_t> before;
   if (batch * heads * first >= (int64_t{1} << 29) / first)

@@ -47,7 +47,7 @@ double cuda_seconds(const Timing& o, double together, const std::function<void(i
   Replay replay(Device::cuda, [&] {
     for (int64_t i = 0; i < calls; ++i) call(i);
   });
-  replay.run();  // is not captured, so `call` may still allocate what it keeps
+  replay.run();  // is not captured, so `call` may still allocate
   std::vector<double> seconds;
   for (int64_t run = 0; run < o.runs; ++run) {
     replay.run();

@@ -43,8 +43,8 @@ AutoregressiveConfig paper_image_model(const std::string& images);
 // Tokens per second of a run: the median over the rows of its metrics.csv.
 double trained_rate(const std::filesystem::path& run);
 
-// What a flag lists, separated by commas. Throws UsageError for a word that is not known or a number out of range. An
-// empty list is all words that are known.
+// The values of a flag that is a list, separated by commas. Throws UsageError for a word that is not known or a number
+// out of range. An empty list is all words that are known.
 std::vector<std::string> chosen_words(const std::string& flag, const std::string& list, const Choices& known);
 std::vector<int64_t> chosen_numbers(const std::string& flag, const std::string& list, const Allowed& allowed);
 
@@ -57,19 +57,19 @@ double median_seconds(const Timing& options, const std::function<void()>& call);
 
 double median(std::vector<double> values);
 
-// Median seconds of a call on CUDA, by the GPU's clock, for what takes less time than its launch: call(0), call(1), ...
+// Median seconds of a call on CUDA, by the GPU's clock, for calls that are shorter than a launch: call(0), call(1), ...
 // are captured as a graph, as many as take `together` seconds, but at most 50, and a replay is timed that follows right
-// after another. Before, all of them are called once: then they may allocate what they keep.
+// after another. Before, all of them are called once: then they may allocate.
 double cuda_seconds(const Timing& options, double together, const std::function<void(int64_t)>& call);
 
-// Side of the square matrices whose product shows what a device can do: large enough to fill it.
+// Side of the square matrices whose product measures a device's peak: large enough to fill it.
 int64_t product_size(Device device);
 double product_rate(const Timing& options);  // operations per second of their product: in float32, on CUDA --precision
 // Processor or GPU, threads, precision and the product_rate of now: the ceiling for all that is measured.
 std::string hardware(const Timing& options, double rate);
 
 // Rows of text under named columns. Every row is printed when it is known and stands in the CSV file from then on,
-// below a line that says what was measured on.
+// below a line that names the machine.
 class Table {
  public:
   // `most`: rows that it may get, for the share done.

@@ -1,5 +1,5 @@
 // runnel bench generation: tables 1, 2, 4 and 5 of the paper, images/s and the time that one image takes, for each kind
-// of attention. What counts is the work, not the image, so the models are not trained.
+// of attention. The work does not depend on the image, so the models are not trained.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct GenerationOptions : BenchOptions {
   }
 };
 
-// What the paper's tables 1, 2, 4 say of a method (images/s on a GPU) and table 5 (seconds for one image).
+// A method's values in the paper's tables 1, 2, 4 (images/s on a GPU) and table 5 (seconds for one image).
 struct PaperRow {
   double images_per_second, cpu_seconds, gpu_seconds;
 };
@@ -77,7 +77,7 @@ double seconds_incremental(const GenerationOptions& o, const AutoregressiveTrans
 }
 
 // The same without a state: as many positions as are timed, each in the middle of an equal part of the image, stand for
-// all. What a position takes grows with what has been read, so their mean is that of all.
+// all. The time of a position grows with the positions read, so their mean is that of all.
 double seconds_uncached(const GenerationOptions& o, const AutoregressiveTransformer& model, int64_t count) {
   const int64_t length = model.config.max_length;
   double sum = 0;

@@ -1,6 +1,6 @@
 // runnel bench kernels: every kernel of ops/kernels/ by itself, at the sizes of the paper's copy task, timed on the
 // CPU by Google Benchmark. What a kernel must move (each input read once, each output written once) and compute, over
-// the time that it takes, stands beside what this machine reaches: a copy of an array too large for the caches, and a
+// the time that it takes, stands beside this machine's limits: a copy of an array too large for the caches, and a
 // matrix product. The roofline shows both ceilings over operations per byte, and each kernel as a dot.
 //
 // A kernel on CUDA takes less time than its launch. So many calls are captured as a graph, and the GPU's own clock
@@ -78,7 +78,7 @@ Indices KernelInputs::numbers_below(int64_t count, uint32_t below) {
 
 namespace {
 
-// The kernels of the contract. Each keeps what it works on: the lambdas copy tensors, whose storage is shared.
+// The kernels of the contract. Each keeps its tensors: the lambdas copy them, and their storage is shared.
 std::vector<BenchKernel> kernels(Device device) {
   KernelInputs in(device);
   constexpr int64_t length = in.length, heads = in.heads, e = in.e, d = in.d, f = in.f, vocabulary = 11,

@@ -1,4 +1,4 @@
-// What `runnel bench kernels` measures: for packages, which add their kernels to the core's.
+// The kernels of `runnel bench kernels`: packages add theirs to the core's.
 #pragma once
 #include <functional>
 #include <initializer_list>
@@ -29,7 +29,7 @@ struct KernelInputs {
   const Tensor a, b, c, g, bias;  // inputs: [n] [n] [n] [n] [f]
 };
 
-// Adds a kernel to `all`, a std::vector<BenchKernel>, with arguments for `device`. It keeps what it works on: lambdas
+// Adds a kernel to `all`, a std::vector<BenchKernel>, with arguments for `device`. It keeps its tensors: lambdas
 // copy tensors, whose storage is shared.
 #define NAMED(name, numbers, operations, kernel, ...) \
   all.push_back({name, numbers, operations, [=]() mutable { DISPATCH(device, kernel(__VA_ARGS__)); }})

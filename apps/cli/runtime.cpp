@@ -69,7 +69,7 @@ void RuntimeOptions::prepare() {
                "runnel: the launcher has bound each of {} processes to {} of {} cores; mpirun --bind-to none leaves "
                "them all\n",
                on_host, cores, of_host);
-  // Under OMP_THREAD_LIMIT a team is smaller than was requested, and oneDNN leaves undone what the missing threads had.
+  // Under OMP_THREAD_LIMIT a team is smaller than was requested, and oneDNN leaves the missing threads' part undone.
   threads = std::min<int64_t>(threads, omp_get_thread_limit());
   omp_set_num_threads(static_cast<int>(threads));
   if (const int64_t granted = std::min(cores, quota); threads > granted)

@@ -1,4 +1,4 @@
-// What every command that computes takes: device, precision, threads and seed.
+// The options of every command that computes: device, precision, threads and seed.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -32,13 +32,13 @@ struct RuntimeOptions {
   Device chosen_device() const { return device.starts_with("cuda") ? Device::cuda : Device::cpu; }
 };
 
-// Says what of the data is left out, and names it on stderr: each as "NAME: REASON", all of them or, if they are many,
+// Names the data that are left out on stderr: each as "NAME: REASON", all of them or, if they are many,
 // the first five and the file `list` that has all of them.
 void name_left_out(const std::string& sentence, const std::vector<std::string>& all, const std::filesystem::path& list);
 // A sentence for a machine whose load average says that other programs use its cores, else "".
 std::string about_load(double load, int64_t cores);
 
-// What random numbers are drawn for; each has a key of its own.
+// The purposes of random numbers; each has a key of its own.
 enum class Purpose : uint64_t { initialisation, training, validation, sampling, dropout };
 inline Key key_for(uint64_t seed, Purpose purpose) { return Key{seed}.fold(static_cast<uint64_t>(purpose)); }
 

@@ -29,7 +29,7 @@ std::map<const CLI::App*, std::map<std::string, std::vector<CLI::Option*>>>& top
   return flags;
 }
 
-// What fills a command that has not been needed so far.
+// Fills a command when it is first needed.
 std::map<CLI::App*, std::function<void()>>& unfilled() {
   static std::map<CLI::App*, std::function<void()>> commands;
   return commands;

@@ -13,7 +13,7 @@ class App;  // CLI11, which takes long to compile: only subcommand.cpp does
 
 namespace runnel {
 
-// What to do once the command line is understood; returns the exit status.
+// A parsed command, ready to run; returns the exit status.
 using Command = std::function<int()>;
 
 // A subcommand as shell completion sees it.

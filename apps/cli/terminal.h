@@ -1,4 +1,4 @@
-// What is printed while something runs: lines that a terminal writes over. Write errors are ignored.
+// Progress: lines that a terminal writes over. Write errors are ignored.
 #pragma once
 #include <chrono>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What every command that uses a trained model takes.
+// The options of every command that uses a trained model.
 #pragma once
 #include <string>
 

@@ -138,7 +138,7 @@ std::vector<double> nll_by_position(const AutoregressiveTransformer& model, cons
 
 namespace {
 
-// What generate() returns, by this process alone.
+// generate(), by this process alone.
 std::vector<uint8_t> draw(const Decoder& start, Key seed, int64_t first, int64_t count,
                           const std::vector<int64_t>& first_bytes, int64_t wanted, double temperature,
                           const std::function<void(int64_t, int64_t)>& progress) {
@@ -205,7 +205,7 @@ std::unique_ptr<Decoder> decoder_for(const LoadedImageModel& loaded, const DrawO
   check<UsageError>(!o.cached || possible, "--stateful: ", kind, " attention has no incremental form");
   check<UsageError>(recurrent || !rounded, "--state-precision bf16: ", kind,
                     " attention keeps no state of constant size; leave it out");
-  // The paper's softmax recomputes the prefix unless it is asked not to; what keeps a state of constant size uses it.
+  // The paper's softmax recomputes the prefix unless it is asked not to; kinds with a state of constant size use it.
   if (recurrent || (possible && o.cached))
     return incremental_decoder(loaded.model, batch, rounded ? Precision::bf16 : Precision::f32);
   check<UsageError>(o.precision != "int8", "--precision int8: ", kind,

@@ -93,7 +93,7 @@ int complete_images(CompleteOptions& o) {
         completed.resize(completed.size() + static_cast<size_t>(n - keep));
         if (loaded.class_conditional) classes.push_back(images.labels[static_cast<size_t>(some[i])]);
       }
-    // What is given is read once per image; its decode state is then copied for each way.
+    // The given bytes are read once per image; the decode state is then copied for each completion.
     const std::unique_ptr<Decoder> given = decoder_for(loaded, o, std::ssize(some));
     for (int64_t t = 0; t < keep + (loaded.class_conditional ? 0 : -1); ++t)
       given->read(tokens_at(images, loaded.class_conditional, some, t, o.chosen_device()));

@@ -54,8 +54,8 @@ struct ImageSettings : TransformerSettings {
   Settings list() override;
   int64_t channels() const { return dataset->channels ? dataset->channels : grey ? 1 : 3; }
 };
-// paper: the paper's model and training; small and tiny: what learns most in an hour or less, and in a few minutes, on
-// two cores. For line drawings such as MNIST's digits, and for photographs.
+// paper: the paper's model and training; small and tiny: the best that was found for an hour or less, and for a few
+// minutes, on two cores. For line drawings such as MNIST's digits, and for photographs.
 Presets drawing_presets();
 Presets photograph_presets();
 
@@ -125,7 +125,8 @@ struct DrawOptions : PictureOptions {
 // As the flags say, with the attention's decode state or recomputing the prefix. UsageError if its kind cannot do that.
 std::unique_ptr<Decoder> decoder_for(const LoadedImageModel& loaded, const DrawOptions& options, int64_t batch);
 
-// What --index says, such as "1,5,20-25": 1 5 20 21 22 23 24 25. UsageError if it is no list of numbers below `count`.
+// The numbers of --index, such as "1,5,20-25": 1 5 20 21 22 23 24 25. UsageError if it is no list of numbers below
+// `count`.
 std::vector<int64_t> parse_index(const std::string& text, int64_t count);
 
 inline std::span<const uint8_t> image_of(const std::vector<uint8_t>& images, int64_t i, int64_t size) {

@@ -1,4 +1,4 @@
-// state: what the attention of a layer remembers while it reads a test image.
+// state: the attention state of a layer while it reads a test image.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct StateOptions : PictureOptions {
   }
 };
 
-// What the heads of a layer remember while it reads an image: S[e,m] / Z[e] is the mean of the values that feature e
+// The states of a layer's heads while it reads an image: S[e,m] / Z[e] is the mean of the values that feature e
 // has seen. A row for the image as far as it has been read, then one for each head, [E,M], brighter where the mean is
 // larger in magnitude; each head has a scale of its own.
 void add_rows(std::vector<Picture>& cells, const LoadedImageModel& loaded, const ImageSet& images, int64_t index,

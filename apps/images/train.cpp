@@ -101,7 +101,7 @@ class ImageTraining : public TaskOf<ByteBatch> {
 
 int train_images(ImageSettings& s) {
   check<UsageError>(!s.grey || !s.colour, "--grey and --colour: give one of them");
-  s.model_for(256, 256, 1);  // what the flags get wrong comes before reading the data
+  s.model_for(256, 256, 1);                                               // refuses wrong flags before reading the data
   if (s.data != "synthetic" && (s.dataset->channels || !s.data.empty()))  // absolute: found from any folder
     s.data = std::filesystem::absolute(data_directory(s.data)).lexically_normal().string();
   check<UsageError>(is_utf8(s.data), "the path of the data is not valid UTF-8, as config.json must be: ", s.data);

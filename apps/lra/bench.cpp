@@ -71,7 +71,7 @@ int bench_lra(ArenaOptions& o) {
   std::vector<Probe> probes;
   if (dataset.probes) probes = dataset.probes(base, data);
   Table table(o, o.task + "-" + o.preset, columns, std::ssize(kinds) * o.seeds + std::ssize(probes));
-  for (const Probe& probe : probes) {  // what can be had without reading the sequence
+  for (const Probe& probe : probes) {  // accuracies without reading the sequence
     std::vector<std::string> cells(columns.size(), "-");
     cells[0] = probe.name;
     cells[4] = fmt::format("{:.2f}", probe.accuracy);

@@ -36,7 +36,7 @@ struct ClassificationSettings : ModelSettings<ClassifierConfig> {
   std::string data;
 
   Settings list() override;
-  Settings data_settings();  // those of them that say what a model reads
+  Settings data_settings();  // those on which the model's input depends
   ClassifierConfig model_for(int64_t classes) const;
   SequenceView view() const { return {length, mask_zero}; }
 };
@@ -51,11 +51,11 @@ struct ClassificationDataset {
   bool is_generated = false;  // unless --data names a folder
   Choices difficulties = {};  // of generated data that has them; then --generated says how many samples
   ClassificationData (*load)(const ClassificationSettings& settings, const WorkDone& report);
-  // What `predict` is given, as the bytes of one sequence or two. Throws Error that says what is wrong with it.
+  // An input of `predict`, as the bytes of one sequence or two. Throws Error that says what is wrong with it.
   std::vector<std::vector<uint8_t>> (*parse)(const std::string& text) = nullptr;  // null for pictures
   bool whole_files = false;  // `predict` takes a file as one text, not each of its lines
   std::string (*text)(std::span<const uint8_t> sequence) = nullptr;  // to print one; null for pictures
-  // What can be had without reading the sequences as a whole: accuracies on the test set in per cent.
+  // Accuracies on the test set, in per cent, that are reached without reading the sequences as a whole.
   std::vector<Probe> (*probes)(const ClassificationSettings& settings, const ClassificationData& data) = nullptr;
 };
 
@@ -69,7 +69,7 @@ inline constexpr const ClassificationDataset* classification_datasets[] = {
 // paper: Long Range Arena's model and training; small: the two-layer setting of Nystromformer and Skyformer; tiny: a
 // few minutes on two cores.
 ClassificationSettings classification_preset(const ClassificationDataset& dataset, const std::string& name);
-// Chooses a kind of attention, and what the preset sets for it.
+// Chooses a kind of attention, with the preset's settings for it.
 void set_attention(ClassificationSettings& settings, const std::string& kind);
 // Finds --data and reads or generates it.
 ClassificationData load_data(ClassificationSettings& settings);
@@ -105,7 +105,7 @@ struct Score {
 };
 Score score(const Predictions& predictions, const LabelledSequences& set, const std::vector<int64_t>& samples);
 
-// What the package adds.
+// The package's commands, benchmarks and kernels.
 void add_classification_tasks(Subcommand program);
 void add_lra(Subcommand bench);
 void add_lra_speed(Subcommand bench);

@@ -31,7 +31,7 @@ namespace runnel {
 #if RUNNEL_WITH_MPI
 namespace {
 
-// What all processes do together, under way.
+// A collective operation that has begun.
 class Operation {
  public:
   virtual ~Operation() = default;
@@ -93,7 +93,7 @@ class TreeSum : public Operation {
   std::array<MPI_Request, 2> requests_{};
 };
 
-// What MPI does by itself.
+// By MPI's own collective operations.
 class LibraryOperation : public Operation {
  public:
   explicit LibraryOperation(MPI_Request request) : request_(request) {}
@@ -209,7 +209,8 @@ std::shared_ptr<Communicator> connect_by_mpi(int64_t count, const std::string& v
         "runnel: {}: {}={} says that there are so many processes, but after {} s not all of them have come; all "
         "must be started with the same command\n",
         name, variable, count, most.count());
-    std::ignore = write(STDERR_FILENO, sentence.data(), sentence.size());  // what ranks other than 0 print is dropped
+    std::ignore =
+        write(STDERR_FILENO, sentence.data(), sentence.size());  // the output of ranks other than 0 is dropped
     _exit(1);
   });
   auto all = std::make_shared<MpiCommunicator>();

@@ -9,6 +9,6 @@ namespace runnel::cuda {
 
 std::shared_ptr<Communicator> connect_gpus(std::shared_ptr<Communicator> launcher);
 bool has_nccl();             // in this build, and on this machine
-std::string nccl_version();  // "NCCL 2.28.9", or what is missing: "no NCCL" in this build, or "no libnccl.so.2"
+std::string nccl_version();  // "NCCL 2.28.9", or a missing part: "no NCCL" in this build, or "no libnccl.so.2"
 
 }  // namespace runnel::cuda

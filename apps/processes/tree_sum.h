@@ -14,11 +14,11 @@ struct Exchange {
   struct Range {
     int64_t first, count;
   } sent, received;
-  bool adds;  // what is received to what is there, instead of replacing it
+  bool adds;  // whether received data are added, or replace
 };
 std::vector<Exchange> tree_exchanges(int rank, int size, int64_t n);
 
-// x = x + other in host memory, rounded to bfloat16 if told to: what start_sum does at each node of the tree.
+// x = x + other in host memory, rounded to bfloat16 if told to: the sum at each node of the tree.
 void add_in_place(float* x, const float* other, int64_t n, bool bf16);
 
 }  // namespace runnel

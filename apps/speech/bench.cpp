@@ -1,5 +1,5 @@
 // runnel bench speech: the paper's table 3, error rates and seconds per epoch of four systems that transcribe speech,
-// what an update costs over the length of recordings, and what a second of audio that is transcribed as it comes.
+// the cost of an update over the length of recordings, and of a second of audio that is transcribed as it comes.
 #include "apps/speech/speech.h"
 
 #include <fmt/format.h>
@@ -141,7 +141,7 @@ int time_updates(const SpeechBenchOptions& o, const std::vector<std::string>& sy
   return 0;
 }
 
-// A causal model of each kind reads random frames; what a second of audio costs after so many seconds.
+// A causal model of each kind reads random frames: the cost of a second of audio after so many seconds.
 int time_streams(const SpeechBenchOptions& o, const std::vector<std::string>& systems) {
   Table table(o, "speech-stream", {"attention", "after_s", "ms_per_s", "state_bytes"}, std::ssize(systems) * 4);
   for (const std::string& system : systems) {

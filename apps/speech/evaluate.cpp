@@ -171,7 +171,7 @@ LoadedTranscriber::LoadedTranscriber(const std::string& path, const RuntimeOptio
                                  checkpoint.data.at("deviation").get<std::vector<float>>()};
       })) {
   const std::string file = checkpoint.path.string();
-  // The seed decides what strings of digits there are.
+  // The seed chooses the strings of digits.
   const Settings kept = extended(settings.data_settings(), {{"seed", &settings.seed, {}, ""}});
   const std::string problem = checkpoint.config.is_object() ? read_json(kept, checkpoint.config) : "none";
   check(problem.empty(), file, " is damaged: it does not say what it was trained with: ", problem);

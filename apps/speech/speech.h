@@ -1,4 +1,4 @@
-// What the commands of `runnel speech` share: the data and their flags, how a trained model is opened, decoding.
+// Shared by the commands of `runnel speech`: the data and their flags, how a trained model is opened, decoding.
 #pragma once
 #include <memory>
 #include <string>
@@ -31,7 +31,7 @@ struct SpeechSettings : ModelSettings<TranscriberConfig> {
   std::string data;
 
   Settings list() override;
-  Settings data_settings();                                           // those of them that say what a model reads
+  Settings data_settings();                                           // those on which the model's input depends
   int64_t positions() const { return (length + stack - 1) / stack; }  // of the model: stacked frames
   TranscriberConfig model_for(int64_t symbols) const;
 };
@@ -47,12 +47,12 @@ SpeechTaskData load_speech_data(SpeechSettings& settings);
 
 // paper: section 4.3; small: FSDD in minutes on two cores; tiny: in seconds.
 SpeechSettings speech_preset(const std::string& name);
-void set_preset_cases(SpeechSettings& settings);  // what the preset sets for the model, once that is chosen
+void set_preset_cases(SpeechSettings& settings);  // the preset's settings for the model, once that is chosen
 // Both must outlive the task.
 std::unique_ptr<Task> speech_training(const SpeechSettings& settings, const SpeechTaskData& data);
 int train_speech(SpeechSettings& settings, const SpeechTaskData& data);
 
-// A trained model and what is needed to use it.
+// A trained model with its settings, spelling and feature statistics.
 struct LoadedTranscriber {
   Checkpoint checkpoint;
   Transcriber model;
@@ -64,7 +64,7 @@ struct LoadedTranscriber {
   LoadedTranscriber(const std::string& path, const RuntimeOptions& options);
 };
 
-// What the model says of utterances of a set.
+// The model's outputs for an utterance of a set.
 struct Transcription {
   int64_t utterance;
   std::vector<float> logits;  // [stacked frames,symbols]
@@ -81,7 +81,7 @@ SpeechScore score(const std::vector<Transcription>& all, const SpeechSet& set, c
                   int64_t beam_width);
 std::vector<int32_t> labels_of(const std::vector<Spike>& spikes);
 
-// What the package adds.
+// The package's commands, benchmarks and kernels.
 void add_speech(Subcommand program);
 void add_speech_bench(Subcommand bench);
 void add_speech_layers(Subcommand bench);

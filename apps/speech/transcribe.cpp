@@ -1,4 +1,4 @@
-// transcribe: what is said in recordings, or in audio as it comes.
+// transcribe: recordings, or audio as it comes, to text.
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
@@ -159,7 +159,7 @@ int transcribe_files(const TranscribeOptions& o, const LoadedTranscriber& loaded
   return failed ? 1 : 0;
 }
 
-// What standard input has, as soon as it has anything: up to `size` bytes; 0 at its end, and after Ctrl-C.
+// Reads standard input, without waiting for more than the first bytes: up to `size`; 0 at its end, and after Ctrl-C.
 size_t read_input(unsigned char* bytes, size_t size) {
   while (!is_interrupted()) {
     constexpr int milliseconds = 100;  // until it is asked again whether Ctrl-C was pressed
@@ -177,7 +177,7 @@ int transcribe_stream(const LoadedTranscriber& loaded) {
   const InterruptGuard guard;
   const Fbank fbank({.rate = loaded.rate, .bins = feature_bins});
   const int64_t stack = loaded.settings.stack;
-  const auto bins = static_cast<size_t>(stack * feature_bins);  // of what the model reads at once
+  const auto bins = static_cast<size_t>(stack * feature_bins);  // of one stacked frame
   FeatureStream rows(fbank, loaded.statistics, stack);
   std::optional<TranscriberStream> stream(std::in_place, loaded.model);
   std::vector<int32_t> labels;

@@ -32,7 +32,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // The bytes of one rank, in the host memory of all.
   virtual void broadcast(void* /*data*/, size_t /*bytes*/, int /*from*/ = 0) {}
-  // What each rank has given, in the order of the ranks.
+  // The values of all ranks, in the order of the ranks.
   std::vector<std::string> all_gather(const std::string& bytes);
   // In double precision, added in the order of the ranks.
   std::vector<double> sum(const std::vector<double>& values);
@@ -72,7 +72,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   [[noreturn]] void end_all(int status);  // this process and all others
 
  protected:
-  // What each rank has given, one after another. All give as many bytes.
+  // The bytes of all ranks, one after another. All give as many.
   virtual std::string gather(const std::string& bytes) { return bytes; }
   virtual void end_others(int /*status*/) {}
   int rank_ = 0, size_ = 1, rank_on_host_ = 0, on_host_ = 1;
@@ -87,12 +87,12 @@ void set_processes(std::shared_ptr<Communicator> all);
 
 // Throws Error that names the first process whose values, or whose command, are not those of rank 0. Collective.
 void check_that_all_agree(nlohmann::json values);
-void set_own_command(const std::string& command);  // what this process was started for: "copy train"
+void set_own_command(const std::string& command);  // this process's command: "copy train"
 
 // Thrown where another process has thrown something in map_over_ranks().
 struct PeerFailed {};
 
-// f(i) for each i < count, each by one process; on all of them what it returned, in the order of i. What f throws is
+// f(i) for each i < count, each by one process; on all of them the results, in the order of i. An exception of f is
 // thrown when all others have done their share, and PeerFailed by them.
 std::vector<std::string> bytes_over_ranks(int64_t count, const std::function<std::string(int64_t i)>& f);
 

@@ -32,7 +32,7 @@ struct Trial {
 
 // The most bytes that tensors take during an update, on top of parameters and moments. Whole batches may not fit, but
 // two small ones say what they take: where activations outweigh the gradients of the parameters in both, bytes are
-// linear in what is computed at a time.
+// linear in the number of sequences computed at a time.
 double update_bytes(Trial& trial, double parameter_bytes, Device device, int64_t batch) {
   const double enough = 16 * parameter_bytes;
   const int64_t before = memory_use(device).live, whole = trial.whole;

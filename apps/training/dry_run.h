@@ -1,4 +1,4 @@
-// What a training run would take.
+// --dry-run: the memory and time that a training run would take.
 #pragma once
 #include "apps/training/settings.h"
 #include "apps/training/task.h"

@@ -22,7 +22,7 @@ class FolderLock {
   bool held_ = false;
 };
 
-// What the FolderLock of another process says of it, "process 1234"; empty if there is none.
+// The holder of another process's FolderLock, "process 1234"; empty if there is none.
 std::string lock_holder(const std::filesystem::path& folder);
 
 }  // namespace runnel

@@ -11,8 +11,8 @@ namespace runnel {
 
 class MetricsFile {
  public:
-  // Keeps the rows up to and including `step` and cuts what a killed run wrote beyond its last checkpoint. Throws Error
-  // that names the file if it cannot be written.
+  // Keeps the rows up to and including `step` and cuts the rows that a killed run wrote after its last checkpoint.
+  // Throws Error that names the file if it cannot be written.
   MetricsFile(std::filesystem::path path, const std::vector<Metric>& metrics, int64_t step);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
@@ -22,7 +22,7 @@ class MetricsFile {
 
   // `values`: those of the metrics, or none.
   void add(int64_t step, double loss, const std::vector<double>& values, double lr, double rate, double seconds);
-  void write();  // appends the rows that were added; what cannot be written is kept for the next time
+  void write();  // appends the rows that were added; if that fails, they are kept for the next time
 
  private:
   void require(bool holds) const;

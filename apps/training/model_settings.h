@@ -10,7 +10,7 @@
 
 namespace runnel {
 
-// What the tasks with a transformer take besides: its configuration, of which settings with help become flags, the
+// Settings of tasks with a transformer: its configuration, of which settings with help become flags, the
 // attention's own settings, and these, from which head_dim follows.
 template <class Config>
 struct ModelSettings : TrainSettings {

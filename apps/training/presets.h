@@ -18,7 +18,7 @@ struct Preset {
 };
 using Presets = std::vector<Preset>;
 
-// Sets what the preset of this name says.
+// Applies the preset of this name.
 void set_preset(const Settings& settings, const Presets& presets, const std::string& name);
 // Of these flags only those that depend on a setting, once that has been given.
 void set_preset_cases(const Settings& settings, const Presets& presets, const std::string& name);

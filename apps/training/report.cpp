@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 constexpr const char* beginning = "<!DOCTYPE html>\n<!-- Runnel's report of a run -->\n";
 constexpr uint64_t max_picture_bytes = 16 << 20;
 
-// The policy forbids a browser everything but what stands on the page, whatever a name or setting may contain.
+// The policy lets a browser use nothing but the page itself, whatever a name or setting may contain.
 constexpr const char* head = R"(<html lang="en">
 <head>
 <meta charset="utf-8">
@@ -52,7 +52,7 @@ std::string base64(const std::string& bytes) {
   return text;
 }
 
-// The file itself, and not what a link points to: a report may be shown to others.
+// The file itself, and not the target of a link: a report may be shown to others.
 bool is_own(const fs::path& png) {
   std::error_code error;
   return fs::symlink_status(png, error).type() == fs::file_type::regular;

@@ -27,7 +27,7 @@ bool stands(const fs::path& path) {
   return fs::exists(fs::symlink_status(path, error));
 }
 
-// Moves the files of a run, and what was drawn with its model, into a new folder beside theirs.
+// Moves the files of a run, and the pictures drawn with its model, into a new folder beside theirs.
 void move_aside(const fs::path& folder) {
   std::error_code error;
   const std::string stem = (fs::canonical(folder, error)).string() + ".old-";

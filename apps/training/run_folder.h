@@ -10,9 +10,9 @@ namespace runnel {
 
 class RunFolder {
  public:
-  // Makes the folder, locks it, and removes what killed processes left half-written. If there are files of a run in it,
-  // they must be wanted: `resume`; or they are moved aside: `overwrite`. Throws Error that names the folder if not, or
-  // if another process writes into it.
+  // Makes the folder, locks it, and removes the half-written files of killed processes. If there are files of a run in
+  // it, they must be wanted: `resume`; or they are moved aside: `overwrite`. Throws Error that names the folder if not,
+  // or if another process writes into it.
   RunFolder(std::filesystem::path folder, bool resume, bool overwrite);
 
   std::filesystem::path operator/(const std::string& file) const { return path_ / file; }

@@ -1,4 +1,4 @@
-// The settings of a training run, its presets, and what --resume takes over from the run's config.json.
+// The settings of a training run, its presets, and --resume, which takes them from the run's config.json.
 #pragma once
 #include <algorithm>
 #include <filesystem>
@@ -14,14 +14,14 @@
 
 namespace runnel {
 
-// What --reduction and --gradients say. Throws UsageError if they do not go together.
+// From --reduction and --gradients. Throws UsageError if they do not go together.
 SumOptions sum_options(const std::string& reduction, const std::string& gradients);
 
-// What every training takes. The defaults are the paper's (copy task).
+// The settings of every training. The defaults are the paper's (copy task).
 struct TrainSettings : RuntimeOptions {
   std::string preset = "paper";
   int64_t batch = 64;
-  int64_t micro_batch = 0;  // 0: an eighth of the batch, or what comes nearest
+  int64_t micro_batch = 0;  // 0: an eighth of the batch, or the nearest possible part
   std::string reduction = "exact";
   std::string gradients = "f32";
   bool shard = false;
@@ -55,10 +55,10 @@ struct TrainSettings : RuntimeOptions {
   int64_t sequences_at_a_time() const;
 
   Settings list() override;
-  // Sets what an older version's config.json lacks and what its runs did by another setting.
+  // Sets the settings that an older version's config.json lacks to what its runs did.
   virtual void adapt_to(const nlohmann::json& config);
 };
-// What config.json holds, and each checkpoint but for the threads: every setting, with the preset.
+// The contents of config.json, and of each checkpoint but for the threads: every setting, with the preset.
 nlohmann::json config_json(TrainSettings& settings);
 
 // The config.json of a run. Throws Error if there is none, or if it cannot be read.
@@ -68,7 +68,8 @@ void take_over(TrainSettings& settings, const nlohmann::json& began);
 // A file in the form of config.json, which may lack settings. Throws Error if there is none, or if it is something
 // else.
 nlohmann::json read_settings_file(const std::filesystem::path& path);
-// Sets what the file says. Throws Error that names the first setting that does not exist or has an impossible value.
+// Applies the settings of the file. Throws Error that names the first setting that does not exist or has an impossible
+// value.
 void apply_settings_file(TrainSettings& settings, const nlohmann::json& values, const std::string& path);
 // UsageError if the run began with another value of something that a run cannot change on the way.
 void check_same_run(const nlohmann::json& began, TrainSettings& now);

@@ -1,4 +1,4 @@
-// What the training loop knows of a task: a model, the loss of a part of the training data, metrics, and what to show.
+// A task, as the training loop sees it: a model, the loss of a part of the training data, metrics, and previews.
 #pragma once
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -22,7 +22,7 @@ struct Metric {
   bool higher_is_better = false;
 };
 
-// What long work calls with how much of it is done. It may throw Interrupted.
+// Long work reports its progress by calling this. It may throw Interrupted.
 using WorkDone = std::function<void(int64_t done, int64_t total)>;
 
 class Task {
@@ -31,7 +31,7 @@ class Task {
   virtual std::string name() const = 0;                    // "copy", "mnist": stands in checkpoints
   virtual Parameters parameters() const = 0;               // of the model
   virtual nlohmann::json model() const = 0;                // the model's configuration
-  virtual nlohmann::json data() const { return nullptr; }  // what else must be kept to use the model
+  virtual nlohmann::json data() const { return nullptr; }  // for checkpoints: needed to use the model
   virtual int64_t epoch() const { return 0; }              // sequences in the training set; 0: there is no end of them
   virtual Unit loss_unit() const { return Unit::nats; }
 
@@ -44,7 +44,7 @@ class Task {
   virtual std::vector<Metric> metrics() const = 0;
   // Their values on data that is not trained on, the same data every time. Says now and then how much is done.
   virtual std::vector<double> validate(const WorkDone& report) const = 0;
-  // Pictures of what the model does; may be none.
+  // Pictures of the model's results; may be none.
   virtual std::vector<Picture> preview(const WorkDone&) const { return {}; }
   // The same as lines of text; may be empty.
   virtual std::string preview_text(const WorkDone&) const { return {}; }
@@ -58,13 +58,13 @@ class TaskOf : public Task {
   Tensor loss(const Slice& slice, std::optional<Key> key) const final { return loss(batch_of<Batch>(slice), key); }
 };
 
-// What updates the parameters of the task's model, with the optimizer that the settings say.
+// Updates the parameters of the task's model, with the optimizer of the settings.
 Updater updater_for(const Task& task, const TrainSettings& settings);
-// What this process computes of update number `step`, from 0, of `batch` sequences, in slices of `part`.
+// This process's slices, of `part` sequences each, of update number `step`, from 0, of `batch` sequences.
 std::vector<Slice> own_slices(const Task& task, int64_t step, int64_t batch, int64_t part);
 
 // Trains until --steps or --minutes, or until SIGINT, SIGTERM or SIGHUP: then saves and returns 130, else 0. With
-// --dry-run prints what the run would take. `config` is that of config_json().
+// --dry-run prints the run's memory and time. `config` is that of config_json().
 int train(const Task& task, const TrainSettings& settings, const nlohmann::json& config);
 
 }  // namespace runnel

@@ -86,7 +86,7 @@ class Trainer {
         updater_(updater_for(task, settings)) {}
 
   int run();
-  // What ranks other than 0 do in a run: the commands of rank 0.
+  // Ranks other than 0 execute the commands of rank 0.
   int serve();
 
  private:
@@ -113,7 +113,8 @@ class Trainer {
   // Takes over weights, moments and where the run stands. Changes nothing if it throws.
   void load(const fs::path& path);
   void open_folder();
-  // Runs what writes a file. If it fails, the run goes on: says so, once until it works again, and returns false.
+  // Calls a function that writes a file. If it fails, training continues: says so, once until it works again, and
+  // returns false.
   bool attempt(const std::string& file, const std::function<void()>& write);
   void save();
   void save_if_best(double value);

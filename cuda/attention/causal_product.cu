@@ -32,7 +32,7 @@ enum class Direction { forward, reverse };
 
 // Launch: one block per sequence and head, and per 32 columns of the state; a warp for every 8 rows of it, 8 at most.
 // Owns:   a thread 8 rows of one column of the state; in y, a warp every warps-th position of a chunk.
-// Shared: a chunk of x, a and b, and of what each warp's rows add to y.
+// Shared: a chunk of x, a and b, and the contributions of each warp's rows to y.
 __global__ void __launch_bounds__(32 * max_warps)
     causal_product_kernel(float* __restrict__ y, const float* __restrict__ x, const float* __restrict__ a,
                           const float* __restrict__ b, int64_t length, int64_t heads, int64_t e, int64_t m,

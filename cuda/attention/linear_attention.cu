@@ -1,5 +1,5 @@
-// What each segment of each head adds to the state of linear attention, S [E,M] and Z [E]. linear_attention.h has the
-// definitions.
+// Each segment's contribution to the state of linear attention, S [E,M] and Z [E], of each head. linear_attention.h has
+// the definitions.
 #include "cuda/attention/linear_attention.h"
 #include "ops/numerics.h"
 

@@ -7,8 +7,8 @@
 //   dv_j = sum_{i>=j} (k_j . q_i) g_i
 //
 // and all are one scan, out_i = sum_{j<=i} (a_i . b_j + t_i u_j) c_j, the last two with positions counted from the end:
-// so there is one kernel, and a table, `roles`, of what a, b, c, t and u are. Where every query sees all keys, the sums
-// are those of whole heads.
+// so there is one kernel, and a table, `roles`, of the roles of a, b, c, t and u. Where every query sees all keys, the
+// sums are those of whole heads.
 //
 // Padding keys and their values read as 0 where they are b and c, and their rows of dk and dv are cleared at the end.
 #pragma once
@@ -41,7 +41,7 @@ struct Cut {
   int64_t length, heads, segments, segment;  // segment: positions in each but the last, a multiple of the tile
 };
 
-// S [E,M] and Z [E]: what the positions of each segment of each head add, and what stands before the first.
+// S [E,M] and Z [E]: the sums over the positions of each segment of each head, and the initial state.
 struct States {
   float* data;  // null: there is one segment
   int64_t e, m;
@@ -87,8 +87,8 @@ constexpr Roles roles(LinearResult result) {
 struct Scan {
   HeadRows<const float> a, b, c;
   HeadRows<float> out;
-  HeadRows<const float> x;            // dq, dk: what phi' is taken at
-  HeadRows<const float> dy, y;        // normaliser, dq_and_normaliser: what d comes from
+  HeadRows<const float> x;            // dq, dk: the argument of phi'
+  HeadRows<const float> dy, y;        // normaliser, dq_and_normaliser: d is computed from them
   HeadRows<float> normaliser;         // 1 / n_i and d_i
   HeadRows<float> normaliser_for_dv;  // normaliser, dq_and_normaliser: 1 / n_i once more, where dv is to find it
   States states;
@@ -99,7 +99,7 @@ struct Scan {
   __device__ int64_t keys(int64_t head) const { return lengths ? lengths[head / cut.heads] : cut.length; }
 };
 
-// What a number is stored as in a tile.
+// The type of a number stored in a tile.
 template <class Tile, As as>
 struct Stored {
   static constexpr bool of_zero_is_zero = as != As::features;

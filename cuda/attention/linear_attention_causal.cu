@@ -11,9 +11,9 @@
 // the tensor cores.
 //
 // If there are fewer heads than the machine wants blocks, each is cut into segments, as many as the machine's size says
-// and not as L does: linear_attention.cu sums up what each adds to the state, and a scan begins with the sums before
-// its own. Carried states are those before the first segment and after the last; the gradient of the final state is the
-// state from which dk and dv start at the end, and what they end with is that of the initial one.
+// and not as L does: linear_attention.cu sums up the contributions of each to the state, and a scan begins with the
+// sums before its own. Carried states are those before the first segment and after the last; the gradient of the final
+// state is the state from which dk and dv start at the end, and their last state is the gradient of the initial one.
 //
 // 1 / n_i and d_i, which only a scan from the left can know, are left for dk and dv in the first two numbers of dk_i,
 // or in memory of their own if a row of dk has no room for two, or several blocks write it. For E, M <= 32, they are

@@ -11,7 +11,7 @@
 // One kernel is all four, as in softmax_attention.cu: each is out_r = sum_o w_ro c_o with weights from a_r . b_o (and,
 // for s, from g_r . h_o), where r runs over the places that a block owns, and o over those on the other side that
 // matter to them, 32 at a time: SoftmaxTiles. A place stands for the row order[place]. Rounds are launched one after
-// another: every row is at one place of each, so it has one owner at a time, who adds to what it finds. Padding has the
+// another: every row is at one place of each, so it has one owner at a time, who adds to it. Padding has the
 // last places; nobody reads it, and its rows of the results are cleared.
 #include "cuda/attention/softmax.h"
 #include "cuda/temporary.h"
@@ -39,7 +39,7 @@ struct LshArguments : SoftmaxOperands {
 
 // Launch: x: sequences times blocks of places, y: tiles of 32 columns of the result; `block_threads` threads.
 // Owns:   the block its places and columns of the result; where it works on rows of the weights, a thread a part of
-// one. Shared: SoftmaxTiles; and what the queries, the rows or the others, see.
+// one. Shared: SoftmaxTiles; and the visibility of the queries, which are the rows or the others.
 template <class Tile, SoftmaxResult result>
 __global__ void __launch_bounds__(block_threads, rows_are_keys(result) ? 3 : 4) lsh_attention_kernel(LshArguments x) {
   using Block = SoftmaxTiles<Tile, result>;
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(block_threads, rows_are_keys(result) ? 3 : 4) 
         x.after.total[at + position] = block.sum.total;
       }
     }
-  // What was there before this round stays, in y as far as it is not dwarfed. A query that sees nothing has y = v, and
+  // The sum of earlier rounds stays in y, as far as it is not dwarfed. A query that sees nothing has y = v, and
   // so gives dy to dv.
   const float kept = known && block.sum.total > 0 ? expf(x.before.largest[at + position] - block.sum.largest) : 1;
   const float divisor = online && x.last_round && !sees_nothing ? block.sum.total : 1;
@@ -163,7 +163,7 @@ __global__ void lsh_attention_keys_kernel(float* dq, const float* dk, const floa
   }
 }
 
-// What all results of one pass have in common.
+// Arguments shared by all results of one pass.
 LshArguments arguments(const float* inverse, const float* l, const int32_t* lengths, const AttentionSizes& s) {
   LshArguments x{};
   x.inverse = inverse;

@@ -1,4 +1,4 @@
-// What softmax_attention.cu and lsh_attention.cu share: results out_r = sum_o w_ro c_o, by tiles, whose weights are
+// Shared by softmax_attention.cu and lsh_attention.cu: results out_r = sum_o w_ro c_o, by tiles, whose weights are
 // exponentials. The letters are those at the head of softmax_attention.cu.
 #pragma once
 #include <cmath>
@@ -8,7 +8,7 @@
 
 namespace runnel::cuda {
 
-// What a kernel computes; its rows are the queries, or the keys.
+// A kernel's result; its rows are the queries, or the keys.
 enum class SoftmaxResult { y, dq, dk, dv };
 constexpr bool rows_are_keys(SoftmaxResult result) {
   return result == SoftmaxResult::dk || result == SoftmaxResult::dv;
@@ -26,7 +26,7 @@ struct RunningSum {
   float largest = -INFINITY, total = 0;
 
   // Takes in the row's next scores, of which this lane has 4 count, and replaces them by e^(x - m') for the new maximum
-  // m'. Returns e^(m - m'), which what was added up before is to be multiplied with.
+  // m'. Returns e^(m - m'), the factor of the sums so far.
   template <int count>
   __device__ float take(Vec<4> (&scores)[count]) {
     float new_largest = largest;
@@ -61,7 +61,7 @@ struct Unbiased {
   __device__ float operator()(int, int, float score) const { return score; }
 };
 
-// What a number is stored as in a tile.
+// The type of a number stored in a tile.
 template <class Tile>
 struct Multiplied {
   static constexpr bool of_zero_is_zero = true;

@@ -75,7 +75,7 @@ template <SoftmaxResult result>
 using KeptIn = KeptWeights<rows_are_keys(result) ? tile : softmax_rows(result),
                            rows_are_keys(result) ? softmax_rows(result) : tile>;
 
-// What a kernel does beside attention to all keys, each at the price of registers. dropped: with dropout; listed: a
+// The forms of a kernel beside attention to all keys; each costs registers. dropped: with dropout; listed: a
 // pattern; banded: one with a band.
 enum class SoftmaxForm { plain, dropped, biased, listed, banded };
 
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile, result, form>(
           if constexpr (listed) at[thread] = mine;
           if constexpr (keys) load_query(mine);
         },
-        [&](int row, int o) {  // rows past the last query are zeros: what they weigh does not matter
+        [&](int row, int o) {  // rows past the last query are zeros: their weights do not matter
           const int query = query_of(row, o), key = key_of(row, o);
           return (!listed || at[o] >= 0) && (!biased || query < queries) && key < key_end &&
                  (!s.causal || key <= query) && (!banded || key < x.global || abs(key - query) <= x.reach);

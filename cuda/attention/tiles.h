@@ -50,7 +50,7 @@ struct HeadRows {
     return data + static_cast<int64_t>(position) * step;
   }
 
-  // Columns [column, column + 4) of a row. What lies past the width reads as zero and is not written.
+  // Columns [column, column + 4) of a row. Columns past the width read as zero and are not written.
   template <class Position>
   __device__ Vec<4> load(Position position, int column) const {
     const T* x = at(position) + column;
@@ -84,8 +84,8 @@ inline void clear_padding(float* x, const int32_t* lengths, int64_t batch, int64
   if (lengths) launch("clear_padding", clear_padding_kernel, over(n), x, lengths, length, row, n);
 }
 
-// What one of `block_threads` threads holds of a tile on its way: 4 + 4 columns of a row. Between fetch and store lies
-// the work on the tile before.
+// The part of a tile that one of `block_threads` threads is loading: 4 + 4 columns of a row. Between fetch and store
+// lies the work on the tile before.
 //
 // Eight lanes at a time store four numbers each: 16 columns of rows r and r + 4, which are different banks if rows lie
 // left_row apart.
@@ -101,7 +101,7 @@ class TileFragment {
   __device__ void fetch_row(const HeadRows<const float>& rows, int64_t position, int column) {
     load(rows, position, position >= 0 ? rows.width - column : 0, column);
   }
-  // to[row,column] = map(x); calls f(half, the four numbers stored). What does not exist was fetched as 0; if map(0) is
+  // to[row,column] = map(x); calls f(half, the four numbers stored). Elements outside were fetched as 0; if map(0) is
   // not 0, map.width says how many columns of this row exist.
   template <int stride, class Map, class F>
   __device__ void store(float* to, Map map, F f) const {

@@ -6,7 +6,7 @@
 // But the parallelism is of the wrong kind. All warps of a block wait for the same x_i, a_i and b_i, position by
 // position, so the latency of memory is as bare as before; and each warp adds five chained shuffles to it, for two
 // multiply-adds per thread. A profiler shows more active warps, the same stalls on "long scoreboard", and new ones on
-// "short scoreboard", the shuffles. 32 times the threads are three times as fast: what has to become parallel is the
+// "short scoreboard", the shuffles. 32 times the threads are three times as fast: the part to make parallel is the
 // waiting.
 #include "cuda/launch.h"
 #include "ops/ladder/kernels.h"

@@ -19,7 +19,7 @@ constexpr int tile = chunk * ladder_width;                         // numbers of
 
 // Launch: a block of 4 warps per sequence and head.
 // Owns:   a thread 8 rows of one column of S; in y, a warp every fourth position of a chunk.
-// Shared: two chunks of x, a and b, and what each warp's rows add to y.
+// Shared: two chunks of x, a and b, and the contributions of each warp's rows to y.
 __global__ void __launch_bounds__(warps * 32)
     ladder_registers_kernel(float* __restrict__ y, const float* __restrict__ x, const float* __restrict__ a,
                             const float* __restrict__ b, LadderSizes sizes) {

@@ -9,7 +9,7 @@
 // x 32 per chunk instead of two, and half of x a^T is computed to be masked.
 //
 // As long as there is a block per head it
-// does not pay: the arithmetic was not what took the time, 4 x 4 numbers per thread leave two warps of the four, and
+// does not pay: the arithmetic did not take the time, 4 x 4 numbers per thread leave two warps of the four, and
 // nothing is fetched ahead. A profiler shows an occupancy below that of rung 4 and stalls on "long scoreboard". But now
 // the work is of the kind that tensor cores do (rung 6) and that can start in the middle of a sequence (rung 7).
 #include "cuda/launch.h"

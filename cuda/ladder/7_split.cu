@@ -8,9 +8,9 @@
 // The rungs before have a block per head, whatever L is: a machine with room for a thousand blocks runs 80, or 8. Rung
 // 6 waits for memory, then for its barriers; with several blocks on a multiprocessor, one computes while another waits.
 //
-// What is left to waste: a and b are read twice. Memory is now what limits: four tensors and these two again. A
-// profiler shows it as DRAM throughput, for the first time on this ladder. What models use, linear_attention_causal.cu,
-// has this form, with feature map and normaliser in the same pass.
+// What is left to waste: a and b are read twice. Memory is now the limit: four tensors and these two again. A
+// profiler shows it as DRAM throughput, for the first time on this ladder. The kernel that models use,
+// linear_attention_causal.cu, has this form, with feature map and normaliser in the same pass.
 #include "cuda/launch.h"
 #include "cuda/temporary.h"
 #include "ops/ladder/kernels.h"

@@ -39,7 +39,7 @@ __global__ void positive_random_features_backward_kernel(float* dp, float* dx, c
   }
 }
 
-// Gram and Schmidt: in each row of `rows` [features,e], what it has in common with those before, all found at once.
+// Gram and Schmidt: in each row of `rows` [features,e], the part along the rows before it, all found at once.
 // Launch: a block for e rows. Owns: these rows, of both arrays. Shared: a number for each row, and for block_sum.
 __global__ void random_projection_kernel(float* w, double* rows, Key key, int64_t features, int64_t e) {
   Shared shared;

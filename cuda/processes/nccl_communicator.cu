@@ -3,8 +3,8 @@
 // it.
 //
 // Messages have a stream of their own, on which all processes put the same operations in the same order. It waits for
-// the kernels that compute what is sent; kernels after finish() wait for it. So messages travel while the backward pass
-// goes on. Both waits are events, which a graph can capture.
+// the kernels that compute the data to send; kernels after finish() wait for it. So messages travel while the backward
+// pass goes on. Both waits are events, which a graph can capture.
 #include "apps/processes/nccl_communicator.h"
 #include "apps/processes/tree_sum.h"
 #include "cuda/launch.h"
@@ -190,7 +190,7 @@ class NcclCommunicator : public Communicator {
   void end_others(int status) override { launcher_->end_all(status); }
 
  private:
-  // What follows comes after the kernels that were launched so far.
+  // Later work on the stream waits for the kernels that were launched so far.
   OnStream after_kernels() {
     check_cuda(cudaEventRecord(computed_, stream()), "cudaEventRecord");
     check_cuda(cudaStreamWaitEvent(messages_, computed_, 0), "cudaStreamWaitEvent");
@@ -226,7 +226,7 @@ class NcclCommunicator : public Communicator {
 
   const std::shared_ptr<Communicator> launcher_;
   const Temporary<float> received_;
-  const Temporary<uint16_t> packed_;  // [2,half]: what is sent, what is received
+  const Temporary<uint16_t> packed_;  // [2,half]: sent, received
   ncclComm_t comm_ = nullptr;
   cudaStream_t messages_ = nullptr;
   cudaEvent_t computed_ = nullptr, received_all_ = nullptr;

@@ -13,7 +13,7 @@ namespace {
 
 __device__ float sigmoid(float x) { return 1 / (1 + expf(-x)); }
 
-// What a thread does with number j of sequence b in direction d.
+// A thread's work: number j of sequence b in direction d.
 struct Place {
   int64_t d, b, j, state, length, frames;
   __device__ Place(int64_t i, const int32_t* lengths, const LstmSizes& s)
@@ -56,9 +56,9 @@ __global__ void lstm_forward_kernel(float* y, float* h, float* c, float* kept, L
   }
 }
 
-// dh [D,B,H]: what comes from the next step, where the sequence has one. dz [D,B,4H]. dc is that after the step, and
-// becomes that before it.
-// Launch: over(D B H). Owns: a number of dc, and four of dz and of the gates' gradient at this step. Shared: none.
+// dh [D,B,H]: the part that comes from the next step, where the sequence has one. dz [D,B,4H]. dc is that after the
+// step, and becomes that before it. Launch: over(D B H). Owns: a number of dc, and four of dz and of the gates'
+// gradient at this step. Shared: none.
 __global__ void lstm_backward_kernel(LstmGradients to, float* dz, float* dc, const float* dh, const float* dy,
                                      const float* dh1, const float* kept, const float* c0, const int32_t* lengths,
                                      int64_t step, LstmSizes s) {

@@ -33,7 +33,7 @@ struct ClassificationData {
 // CRC-32 of bytes, lengths and labels.
 uint32_t checksum(const LabelledSequences& set);
 
-// What can be reached without reading a sequence: the share of right answers in `test` of the class that is the most
+// Accuracies without reading a sequence: the share of right answers in `test` of the class that is the most
 // frequent in `train`, of all samples, and of those that begin with the same byte (for ListOps, the outermost
 // operator). A result counts as far as it is better.
 struct Shortcuts {
@@ -47,7 +47,7 @@ struct SequenceView {
   bool skip_zeros = false;      // bytes of value 0 are left out; the other bytes keep their positions
 };
 
-// What token_batch makes of each sample: the length of its sequence, of a pair's longer one.
+// The length of each sample in token_batch: the length of its sequence, of a pair's longer one.
 std::vector<int64_t> sample_lengths(const LabelledSequences& set, SequenceView view);
 
 struct TokenBatch {

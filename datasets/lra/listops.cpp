@@ -95,7 +95,7 @@ bool write(const CacheFile& file, const std::array<LabelledSequences*, 3>& sets)
   return file.write(parts);
 }
 
-// Adds them to empty sets. False if there is no such file, or it cannot be used: then what was added is to be dropped.
+// Adds them to empty sets. False if there is no such file, or it cannot be used: then the sets are to be dropped.
 bool read(const CacheFile& file, const std::array<LabelledSequences*, 3>& sets, const std::array<int64_t, 3>& counts) {
   return file.read([&](Archive& archive) {
     std::vector<uint8_t> symbols;

@@ -28,9 +28,9 @@ struct PathfinderSet {
 };
 
 // The first `count` images, the same on any number of threads. They are kept in files of 1,000 in a folder inside
-// `cache`, each written when its images are there. So what was interrupted goes on there, and a larger set begins with
-// what a smaller one left. A damaged file is written anew. No cache is kept if `cache` is empty or cannot be written.
-// progress(done, of) is called after each file; what it throws ends the generation.
+// `cache`, each written when its images are there. So an interrupted generation continues there, and a larger set
+// begins with the files of a smaller one. A damaged file is written anew. No cache is kept if `cache` is empty or
+// cannot be written. progress(done, of) is called after each file; what it throws ends the generation.
 PathfinderSet pathfinder_images(const PathfinderOptions& options,
                                 const std::filesystem::path& cache = cache_directory(),
                                 const std::function<void(int64_t, int64_t)>& progress = {});

@@ -1,4 +1,4 @@
-// Recordings: WAV, FLAC, Ogg and what else libsndfile reads.
+// Recordings: WAV, FLAC, Ogg and the other formats of libsndfile.
 #pragma once
 #include <cstdint>
 #include <filesystem>

@@ -40,7 +40,7 @@ class Fbank {
 
   FbankConfig config_;
   int64_t window_, shift_, size_;  // samples: of a frame, from frame to frame, of the Fourier transform
-  std::vector<double> shape_;      // what a frame is multiplied with
+  std::vector<double> shape_;      // the window, by which a frame is multiplied
   std::vector<Filter> filters_;
   std::unique_ptr<Transform> transform_;
 };

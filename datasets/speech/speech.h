@@ -1,4 +1,4 @@
-// Recordings as features, and what is said in them as labels: sets in memory, spelling, and batches.
+// Recordings as features, their transcripts as labels: sets in memory, spelling, and batches.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -12,7 +12,8 @@
 
 namespace runnel {
 
-// What a model says, and how words are made of it. Symbol 0 is the blank of connectionist temporal classification.
+// The symbols of a model, and how words are made of them. Symbol 0 is the blank of connectionist temporal
+// classification.
 class Spelling {
  public:
   struct Word {

@@ -1,5 +1,5 @@
 // BigBird (Zaheer et al. 2020), its block form: a query block sees its neighbours in a window, the first and the last
-// block, which are global, and some blocks drawn at random; the global blocks see everything. What is drawn differs
+// block, which are global, and some blocks drawn at random; the global blocks see everything. The random blocks differ
 // from layer to layer and with the number of a sequence's own blocks, padding left out. The causal form, which the
 // paper does not have, hides later keys; its last block is not global, since which one it is depends on what follows.
 #include <algorithm>

@@ -58,7 +58,7 @@ SequenceClassifier::SequenceClassifier(const ClassifierConfig& c, Key init, Devi
     : config(checked(c)), encoder(c.encoder, false, longest(c), init, device) {
   const int64_t d = c.encoder.width(), head = hidden_width(c);
   const bool learned = c.positions == "learned";
-  constexpr float small = 0.02f;  // so that neither what stands at a position nor the position drowns the other
+  constexpr float small = 0.02f;  // so that neither the token nor its position dominates the other
   const Key key = init.fold(0);
   embedding = random_embedding(c.vocabulary + has_class_token(c), d, key.fold(0), device, learned ? small : 1);
   positions = learned ? random_embedding(longest(c), d, key.fold(1), device, small)

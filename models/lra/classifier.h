@@ -50,7 +50,7 @@ struct SequenceClassifier {
   Parameters parameters() const;
 };
 
-// Of pairs of rows a, b one after the other: (a, b, a b, a - b), element by element. What a model of pairs ends in.
+// Of pairs of rows a, b one after the other: (a, b, a b, a - b), element by element, for a model of pairs.
 Tensor pair_features(const Tensor& x);  // [2B,D] -> [B,4D]
 
 }  // namespace runnel

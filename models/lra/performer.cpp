@@ -1,7 +1,7 @@
 // Performer (Choromanski et al. 2021): linear attention whose features are random and positive,
 //   phi_c(x) = exp(w_c . x' - |x'|^2 / 2) / sqrt(F),  x' = x / E^(1/4),  w_c normal and orthogonal in blocks of E,
 // so that phi(q) . phi(k) is exp(q . k / sqrt(E)) on average: an unbiased estimate of softmax attention. As in the
-// paper the projection is redrawn in training; evaluation and decoding always use the same one. What is left out: the
+// paper the projection is redrawn in training; evaluation and decoding always use the same one. Left out: the
 // stabiliser, a maximum that is subtracted before exp, which a causal state cannot know in advance.
 #include "models/attention/recurrent_state.h"
 

@@ -1,4 +1,4 @@
-// What a model trained with ctc_loss says: labels from its frames, and how far they are from the truth.
+// Decoding of models trained with ctc_loss: labels from their frames, and how far they are from the truth.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -27,9 +27,9 @@ double confidence(std::span<const Spike> alignment, std::span<const float> logit
 // of all alignments of the `width` best prefixes. Throws Error if width < 1.
 std::vector<int32_t> beam_search(std::span<const float> logits, int64_t symbols, int64_t width, int32_t blank = 0);
 
-// Levenshtein's distance and what it is made of.
+// Levenshtein's distance and its three parts.
 struct EditDistance {
-  int64_t substitutions = 0, deletions = 0, insertions = 0;  // deletions: what the hypothesis lacks
+  int64_t substitutions = 0, deletions = 0, insertions = 0;  // deletions: missing from the hypothesis
   int64_t reference = 0;                                     // length of it
 
   int64_t errors() const { return substitutions + deletions + insertions; }

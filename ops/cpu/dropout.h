@@ -59,7 +59,7 @@ inline void draw_numbers(uint16_t* numbers, const uint64_t* blocks, int64_t coun
   }
 }
 
-// What dropout multiplies an element with: 0 where its number is below the threshold.
+// Dropout's factor of an element: 0 where its number is below the threshold.
 struct DropoutFactors {
   int32_t threshold;
   float kept;

@@ -1,5 +1,5 @@
 // The elementwise functions and, with broadcasting, those of two numbers: loops over the formulas of
-// ops/kernels/formulas.h. They are memory-bound, so what matters is that each is one pass.
+// ops/kernels/formulas.h. They are memory-bound, so each is one pass.
 #include "ops/kernels/elementwise.h"
 #include "ops/cpu/loops.h"
 
@@ -70,7 +70,7 @@ inline void each_piece(const StridedLoop& s, Work work) {
   });
 }
 
-// What a loop over j reads: x[j], or the same number again and again if the step is 0.
+// An operand of a loop over j: x[j], or the same number again and again if the step is 0.
 class Operand {
  public:
   Operand(const float* x, int64_t step) : x_(step ? x : nullptr), all_(step ? Lanes{} : splat(*x)) {}

@@ -47,7 +47,7 @@ const dnnl::engine& engine() {
   return the_engine;
 }
 
-// While it lives, what the calling thread asks oneDNN for is planned for, and computed by, that thread alone.
+// While it lives, oneDNN plans and computes the calling thread's products on that thread alone.
 class Alone {
  public:
   explicit Alone(bool wanted = true) : threads_(omp_get_max_threads()) {

@@ -12,7 +12,7 @@
 namespace runnel {
 namespace {
 
-constexpr int64_t prefetched = 24;  // rows of a panel: what the processor itself fetches ahead ends with each page
+constexpr int64_t prefetched = 24;  // rows of a panel: the processor's own prefetching ends with each page
 
 // A lane of a panel's vectors is a weight in float32 (Lanes); two weights in bfloat16, neighbours along `in`, as are
 // the numbers of x that they are multiplied with (BitLanes); or four integers in bytes (ByteLanes), multiplied as two

@@ -45,7 +45,7 @@ inline void panel_product(float* c, int64_t c_row, const float* a, int64_t a_row
       copy_numbers(c + r * c_row, edge + r * panel_columns, columns);
 }
 
-// Packs panel j of b [k,n], or of [n,k] if transposed; what lies past the last column becomes zero.
+// Packs panel j of b [k,n], or of [n,k] if transposed; columns past the last become zero.
 inline void pack_panel(float* to, const float* b, int64_t k, int64_t n, bool transposed, int64_t j) {
   const int64_t first = j * panel_columns, columns = std::min(panel_columns, n - first);
   if (!transposed) {

@@ -5,7 +5,7 @@
 //   v := beta2 v + (1 - beta2) g^2
 //   p := p - decay p                          decoupled weight decay, decay = weight decay * learning rate
 //   p := p - size m / (sqrt(v) + eps)         or, in the first steps, p - size m
-// What changes from step to step only (size, decay, eps, and whether v is trusted yet) is computed by RAdam in
+// Scalars that change only from step to step (size, decay, eps, and whether v is trusted yet) are computed by RAdam in
 // models/optimizer.cpp. All in one pass over memory: four arrays read, three written.
 #include <algorithm>
 #include <cmath>

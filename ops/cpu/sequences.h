@@ -29,7 +29,7 @@ inline int64_t seen_keys(const int32_t* lengths, const AttentionSizes& s, int64_
   return lengths ? lengths[n / s.heads] : s.key_length;
 }
 
-// Copies `count` positions; what lies past them, or past the width, becomes zero and so adds nothing.
+// Copies `count` positions; the rest, and columns past the width, become zero and so add nothing.
 template <class F>
 RUNNEL_INLINE inline void load(const Matrix& to, const SequenceRows<const float>& from, int64_t first, int64_t count,
                                F f) {

@@ -41,7 +41,7 @@ void cpu::unfold_forward(float* y, const float* x, WindowSizes s) {
   });
 }
 
-// A thread owns rows of dx, and adds to them what the windows that reach into them have.
+// A thread owns rows of dx, and adds to them the gradients of all windows that reach into them.
 void cpu::unfold_backward(float* dx, const float* dy, WindowSizes s) {
   const int64_t image_row = s.width * s.channels, window_row = s.window_width * s.channels;
   parallel_rows(s.batch * s.height, s.window_height * s.columns * window_row, [=](int64_t i) {

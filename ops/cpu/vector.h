@@ -1,11 +1,12 @@
 // Vectors for kernels: as many float32 numbers as a register of the instruction set holds. + - * / < and ?: work on
-// them lane by lane (an extension of g++ and clang); here is what those operators leave out, and elementary functions.
+// them lane by lane (an extension of g++ and clang); here are the operations that they leave out, and elementary
+// functions.
 //
 // Each file of kernels is compiled once for each instruction set (ops/kernels/dispatch.h). So everything in ops/cpu has
 // internal linkage: of functions with external linkage the linker would keep one version for all instruction sets. And
 // it is inlined by force: whether a compiler inlines a function into the loop that calls it otherwise depends on the
 // processor that it tunes for, and a loop with a call is several times slower. Only loops whose sums fill the registers
-// are functions of their own: inlined, they would share the registers with what surrounds them.
+// are functions of their own: inlined, they would share the registers with the code around them.
 #pragma once
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -35,7 +36,8 @@ constexpr int64_t lanes = 4, registers = 32;
 constexpr int64_t lanes = 4, registers = 16;
 #endif
 using Lanes = float __attribute__((vector_size(lanes * sizeof(float))));
-using IntLanes = int32_t __attribute__((vector_size(sizeof(Lanes))));  // also what comparisons give: 0, or -1 for true
+using IntLanes =
+    int32_t __attribute__((vector_size(sizeof(Lanes))));  // also the result of comparisons: 0, or -1 for true
 using BitLanes = uint32_t __attribute__((vector_size(sizeof(Lanes))));
 
 RUNNEL_INLINE inline Lanes load(const float* from) {
@@ -178,7 +180,7 @@ RUNNEL_INLINE inline Lanes log(Lanes x) {
   return x < 0 ? splat(std::numeric_limits<float>::quiet_NaN()) : x < infinity ? not_negative : x;
 }
 
-// log(1 + x) for x in [-0.5, 1e38], also where it is close to 0: log(1 + x) loses what 1 + x rounds away.
+// log(1 + x) for x in [-0.5, 1e38], also where it is close to 0: computing 1 + x first would round x away.
 RUNNEL_INLINE inline Lanes log1p(Lanes x) {
   const Lanes y = 1 + x;
   return log(y) + (x - (y - 1)) / y;

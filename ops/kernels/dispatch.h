@@ -27,7 +27,7 @@ namespace cpu = RUNNEL_CPU;  // kernels are defined in it, and call each other t
 // lines, in ops/kernels/, are the device contract: every kernel under one signature, written once per device. Outputs
 // come first, then inputs, then sizes and options. A kernel overwrites its outputs and does not accumulate into them,
 // unless it says so. It trusts its arguments: the ops in front of it have checked shapes, devices and ranges. Outputs
-// that may be null say so, and are skipped then. n counts elements, rows counts what lies before the last axis.
+// that may be null say so, and are skipped then. n counts elements, rows is the product of the axes before the last.
 #define CPU_KERNEL(...)       \
   namespace cpu_baseline {    \
   void __VA_ARGS__;           \

@@ -23,7 +23,7 @@ enum class Binary {
 };
 // y[r,j] = f(a, b); y is contiguous, steps are 0 or 1.
 KERNEL(binary_forward(float* y, const float* a, const float* b, Binary f, StridedLoop loop))
-// d[r,j] = dy[r,j] times the derivative by a, or by b: not yet summed over what was broadcast.
+// d[r,j] = dy[r,j] times the derivative by a, or by b: not yet summed over the broadcast axes.
 KERNEL(binary_backward(float* d, const float* dy, const float* a, const float* b, Binary f, StridedLoop loop,
                        bool by_b))
 

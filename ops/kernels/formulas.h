@@ -1,7 +1,7 @@
 // The elementwise functions: one line each, for numbers on CUDA and for vectors of them on the CPU. No include guard:
 // whoever includes this file defines one of the macros, or both.
 //
-// FUNCTION(name, y = f(x), s, dy/dx computed from s): s is what the backward pass keeps, x or y.
+// FUNCTION(name, y = f(x), s, dy/dx computed from s): the backward pass keeps s, which is x or y.
 // BINARY(name, y = f(a, b), dy/da, dy/db)
 //
 // zero and one are numbers of the type of x. NaN stays NaN.

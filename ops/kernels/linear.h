@@ -26,7 +26,7 @@ struct LinearSizes {
 KERNEL(linear_forward(float* y, const float* x, const float* w, const float* b, LinearSizes s, Activation activation,
                       Dropout dropout))
 // Any of dx, dw, db may be null. y, the output of the forward pass, is read for relu only: it is positive exactly where
-// the gradient passes. dx is added to what is there if `add_dx`.
+// the gradient passes. dx += instead of dx = if `add_dx`.
 KERNEL(linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, const float* y,
                        LinearSizes s, Activation activation, Dropout dropout, bool add_dx))
 

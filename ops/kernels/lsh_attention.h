@@ -27,8 +27,8 @@ struct LshPlaces {
   const int32_t *order, *begin, *end;  // [rounds,B,H,L]
 };
 // y_i = sum_j p_ij v_j, p_ij = e^(x_ij - l_i), x_ij = q_i . k_j / sqrt(E), k_j = q_j / |q_j| (0 where |q_j| < 1e-6),
-// where j runs over what i sees in a round, in one round after the other. A query that sees nothing in any of them has
-// y_i = v_i and l_i = infinity; at padding, y_i = 0. l [B,H,L].
+// where j runs over the keys that i sees in a round, in one round after the other. A query that sees nothing in any of
+// them has y_i = v_i and l_i = infinity; at padding, y_i = 0. l [B,H,L].
 KERNEL(lsh_attention_forward(float* y, float* l, const float* q, const float* v, LshPlaces places,
                              const int32_t* lengths, AttentionSizes sizes, Lsh lsh))
 KERNEL(lsh_attention_backward(float* dq, float* dv, const float* dy, const float* y, const float* l, const float* q,

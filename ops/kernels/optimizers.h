@@ -16,7 +16,7 @@ struct RAdamTensor {
 // squares [count+1] = the squared norm of each tensor's gradient, summed in double and rounded once, and their sum.
 // tensors: an array in host memory.
 KERNEL(sums_of_squares(float* squares, const RAdamTensor* tensors, int64_t count))
-// What changes from update to update lies in device memory, so that a captured update (engine/replay.h) can be
+// Values that change from update to update lie in device memory, so that a captured update (engine/replay.h) can be
 // replayed: squares as above, and rates = {size, decay, adaptive, eps}, with which
 //   parameter -= decay parameter + size m / (adaptive ? sqrt(v) + eps : 1).
 // If the last of the squares is not finite, nothing changes.

@@ -1,5 +1,5 @@
 // Rung 3 of the CPU: Algorithm 1, four positions at a time. For each row of S, and as many of its columns as fit into
-// the registers beside what is added up there, S goes through the four updates while it is in registers:
+// the registers beside the sums there, S goes through the four updates while it is in registers:
 //
 //   for p = 0..3:   S[r] += a_p[r] b_p,   y_p += x_p[r] S[r]
 //

@@ -3,7 +3,7 @@
 //
 //   y = scan(x, a, b):   y_i = sum_{j<=i} (x_i . a_j) b_j = x_i^T S_i,   S_i = sum_{j<=i} a_j b_j^T   [32,32]
 //
-// is what causal_product computes of q, k and v: the forward pass of the paper's Algorithm 1.
+// is causal_product of q, k and v: the forward pass of the paper's Algorithm 1.
 #pragma once
 #include <cstdint>
 
@@ -42,7 +42,7 @@ void ladder_registers(float* y, const float* x, const float* a, const float* b, 
 void ladder_chunks(float* y, const float* x, const float* a, const float* b, LadderSizes sizes);
 void ladder_tensor_cores(float* y, const float* x, const float* a, const float* b, LadderSizes sizes);
 // What ladder_tensor_cores does, in all segments of `segment` positions (the last of a sequence may be shorter) at
-// once. `before` [N,segments,32,32] are the states before them (null: zero), `after` is what they add to the state
+// once. `before` [N,segments,32,32] are the states before them (null: zero), `after` is their contribution to the state
 // (null: not wanted). y may be null: then x is not read.
 void ladder_segments(float* y, float* after, const float* x, const float* a, const float* b, const float* before,
                      LadderSizes sizes, int64_t segment);

@@ -1,5 +1,4 @@
-// What the Performer and Sparse Sinkhorn Attention need, of those that Long Range Arena compares. ops/ops.h has the
-// letters.
+// Ops of the Performer and of Sparse Sinkhorn Attention. ops/ops.h has the letters.
 #pragma once
 #include "engine/random.h"
 #include "engine/tensor.h"

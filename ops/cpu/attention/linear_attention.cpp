@@ -123,7 +123,7 @@ void backward_chunk_left(LinearChunk& c, const GroupStates& states, const Linear
   store_gradient(in.phi, to.dq, c, c.dx, c.q, first, count);
 }
 
-// g_i and d_i of a chunk, from what backward_chunk_left left.
+// g_i and d_i of a chunk, after backward_chunk_left.
 void load_output_gradient(LinearChunk& c, const LinearGradients& left, const GroupRows<const float>& dy, int64_t first,
                           int64_t count) {
   load(c.g, c.m, dy, first, count);

@@ -16,12 +16,12 @@
 // Where every query sees all keys (eq. 5, 6), the sums over j <= i and j >= i are sums over all: S, Z, R and T of the
 // whole sequence.
 //
-// Below is what the kernels of the three forms share, causal (linear_attention.cpp), full (_full.cpp) and one decoding
-// step (_step.cpp): feature maps, the matrices that a thread works in, and the scan over chunks.
+// Below is the code shared by the kernels of the three forms, causal (linear_attention.cpp), full (_full.cpp) and one
+// decoding step (_step.cpp): feature maps, the matrices that a thread works in, and the scan over chunks.
 //
-// A sequence is scanned chunk by chunk. Features, and what else positions need by themselves, are found for a chunk at
-// a time and stay in the core's cache, as does the state; so the extra memory is a few states per thread, whatever L
-// is.
+// A sequence is scanned chunk by chunk. Features, and all else that depends on one position alone, are computed for a
+// chunk at a time and stay in the core's cache, as does the state; so the extra memory is a few states per thread,
+// whatever L is.
 //
 // Threads share the B H sequences; if there are fewer than eight of them, also segments of L. Then a first pass sums up
 // each segment's contribution to the state, and a scan over the segments turns them into the states at their
@@ -158,7 +158,8 @@ struct LinearInputs {
         keys(lengths ? lengths[group.entry] : s.key_length) {}
 };
 
-// What has been scanned so far: from the left S [E,M] (in the backward pass S^T) and Z [E], from the right R and T.
+// Sums over the positions scanned so far: from the left S [E,M] (in the backward pass S^T) and Z [E], from the right R
+// and T.
 struct ScanState {
   Matrix s, z;
   Matrix transposed;  // of s, for scans that need both
@@ -256,7 +257,8 @@ class ChunkScan {
     clear(states_.data(), sizes.sequences() * segments_ * floats());
   }
 
-  // Gives every segment the sum of what the segments scanned before it add to the state. `add` visits all chunks.
+  // Gives every segment the state before it: the sum of the contributions of the segments scanned earlier. `add` visits
+  // all chunks.
   template <class Add>
   void sum_segments(Add add) {
     if (segments_ == 1) return;
@@ -300,7 +302,7 @@ class ChunkScan {
       }
   }
 
-  // Makes the second copy of all states what the first is, transposed.
+  // Writes the transposed states into the second copy.
   void copy_transposed() {
     for (int64_t n = 0; n < sizes_.sequences(); ++n)
       for (int64_t segment = 0; segment < segments_; ++segment)

@@ -85,7 +85,7 @@ struct LshBlock {
       : e(padded(s.e)), m(padded(s.m)), queries(padded(lsh.chunk)), keys(padded(2 * lsh.chunk)), memory(own) {}
   RunningSoftmax softmax() { return {largest, total, factor, queries}; }
 
-  // What is made of keys ends with the last one, but for padding.
+  // Results over keys end with the last key, but for padding.
   Matrix of_keys(const Matrix& x, const Chunk& c) const { return {x.data, padded(c.key_count), x.columns}; }
   Matrix k_of(const Chunk& c) const { return of_keys(k, c); }
   Matrix v_of(const Chunk& c) const { return of_keys(v, c); }
@@ -100,7 +100,7 @@ struct LshBlock {
   }
 };
 
-// Copies the rows at `count` positions, each times its factor; what lies past them, or past the width, becomes zero.
+// Copies the rows at `count` positions, each times its factor; the rest, and columns past the width, become zero.
 template <class Factor>
 void gather(const Matrix& to, const SequenceRows<const float>& from, const int32_t* positions, int64_t count,
             Factor factor) {
@@ -112,7 +112,7 @@ void gather(const Matrix& to, const SequenceRows<const float>& from, const int32
   }
 }
 
-// Loads queries and keys; their scores, keys as rows and queries as columns -> p, where what is not seen is hidden.
+// Loads queries and keys; their scores, keys as rows and queries as columns -> p, where hidden pairs are -infinity.
 void find_scores(LshBlock& b, const Chunk& c, const SequenceRows<const float>& q, const float* inverse, float scale) {
   gather(b.q, q, c.queries, c.count, [scale](int32_t) { return scale; });
   transpose(b.qt, b.q);
@@ -130,7 +130,7 @@ void find_scores(LshBlock& b, const Chunk& c, const SequenceRows<const float>& q
   }
 }
 
-// What the queries of a sequence have found so far: y, not divided yet, and the running softmax.
+// Partial results of a sequence's queries: y, not divided yet, and the running softmax.
 struct RoundState {
   SequenceRows<float> y;
   float *largest, *total;
@@ -160,14 +160,14 @@ void forward_chunk(LshBlock& b, const Chunk& c, const RoundState& found, const S
   }
 }
 
-// What one sequence brings to the backward pass.
+// One sequence's inputs of the backward pass.
 struct LshSequence {
   SequenceRows<float> dq, dv;
   SequenceRows<const float> dy, q, v;
   const float *l, *d, *inverse;
 };
 
-// Adds what the queries of a chunk and their keys do to each other.
+// Adds the gradients of all pairs of a chunk's queries and their keys.
 void backward_chunk(LshBlock& b, const Chunk& c, const LshSequence& x, float scale) {
   if (c.count == 0) return;
   const Matrix k = b.k_of(c), v = b.v_of(c), p = b.p_of(c);

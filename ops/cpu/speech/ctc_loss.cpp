@@ -15,7 +15,7 @@
 // The sum is e^-loss at every frame; summed again at each, it takes the rounding errors of long sequences with it. An
 // infinite loss, of labels that do not fit into the frames, has gradient 0.
 //
-// On the CPU, threads share the sequences. What is kept for the backward pass: a and lse(z_t), of each frame.
+// On the CPU, threads share the sequences. The backward pass keeps a and lse(z_t) of each frame.
 #include "ops/cpu/loops.h"
 #include "ops/cpu/scratch.h"
 #include "ops/kernels/speech.h"

@@ -1,7 +1,7 @@
 // A layer of a long short-term memory (Hochreiter and Schmidhuber 1997), in one direction or both, as PyTorch defines
 // it. With z = W x_t + b, the gates' input, and R = w, the recurrent weights, of four blocks i, f, g, o each,
 //   i, f, o = sigmoid(z + R h_{t-1}),   g = tanh(z + R h_{t-1}),   c_t = f c_{t-1} + i g,   h_t = o tanh(c_t).
-// Backward, from dh, the sum of dy_t and of what comes from the next step, and dc from the next step:
+// Backward, from dh, the sum of dy_t and of the next step's part, and dc from the next step:
 //   dc += dh o (1 - tanh(c)^2),   dz_o = dh tanh(c) o (1 - o),
 //   dz_i = dc g i (1 - i),   dz_f = dc c_{t-1} f (1 - f),   dz_g = dc i (1 - g^2),
 // and to the step before go dc f and R^T dz; dR = sum_t dz_t h_{t-1}^T is one product after all steps.
@@ -9,7 +9,7 @@
 // nothing: the last state is that after l steps.
 //
 // On the CPU, threads share blocks of sequences of each direction, so that R stays in a core's cache over all steps;
-// the blocks depend on the batch only. What is kept for the backward pass: i, f, g, o and c of each frame.
+// the blocks depend on the batch only. The backward pass keeps i, f, g, o and c of each frame.
 #include <deque>
 
 #include "ops/cpu/loops.h"
