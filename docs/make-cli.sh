@@ -67,7 +67,7 @@ walk | awk '
     ++count[key[commands, at]]
     flag = description = ""
   }
-  /^## / { title[++commands] = $0; next }
+  /^## / { end_flag(); options = 0; title[++commands] = $0; next }
   /^Options:$/ { options = 1; next }
   options && /^  -/ { end_flag(); flag = $0; next }
   options && /^   / { description = description $0 "\n"; next }

@@ -30,7 +30,7 @@ struct AttentionContext {
 struct DecodeOptions {
   int64_t batch, capacity;  // sequences, and the positions of each at most
   Device device;
-  Precision precision = Precision::f32;  // of S (eq. 18), for kinds that keep it: f32 or bf16
+  Precision precision = Precision::f32;  // of S (eq. 18), for kinds that keep it: f32 or bf16; else ignored
 };
 
 // The memory of one layer for decoding: what it keeps of the positions that a batch of sequences has read.

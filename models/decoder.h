@@ -47,5 +47,7 @@ std::unique_ptr<Decoder> incremental_decoder(const AutoregressiveTransformer& mo
 // Recomputes the whole prefix at each step: O(L^2) positions per sequence. It decodes any kind of attention, and is
 // the methods called softmax and lsh in the paper's tables. The model must outlive the decoder.
 std::unique_ptr<Decoder> uncached_decoder(const AutoregressiveTransformer& model, int64_t batch);
+// Incremental where the model's attention has that form, else uncached.
+std::unique_ptr<Decoder> make_decoder(const AutoregressiveTransformer& model, int64_t batch);
 
 }  // namespace runnel

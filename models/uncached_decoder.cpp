@@ -62,4 +62,8 @@ std::unique_ptr<Decoder> uncached_decoder(const AutoregressiveTransformer& model
   return std::make_unique<UncachedDecoder>(model, std::vector<std::vector<int32_t>>(static_cast<size_t>(batch)));
 }
 
+std::unique_ptr<Decoder> make_decoder(const AutoregressiveTransformer& model, int64_t batch) {
+  return has_incremental_form(model) ? incremental_decoder(model, batch) : uncached_decoder(model, batch);
+}
+
 }  // namespace runnel

@@ -125,8 +125,7 @@ inline void check_fails(const std::function<void()>& f, const std::string& words
     f();
   } catch (const Error& error) {
     const std::string text = error.what();
-    CAPTURE(text);
-    CHECK(text.find(words) != std::string::npos);
+    CHECK_MESSAGE(text.find(words) != std::string::npos, "expected \"" << words << "\" in: " << text);
     return;
   }
   FAIL_CHECK("no error; expected one with: " << words);

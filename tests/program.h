@@ -104,6 +104,7 @@ inline Result succeed(const Sandbox& box, const std::string& words) {
 // Checks that it failed with this status and one line on stderr that contains these words.
 inline void check_refused(const Result& result, int status, const std::string& words) {
   CAPTURE(result.err);
+  CAPTURE(words);
   CHECK(result.status == status);
   CHECK(result.err.starts_with("runnel: "));
   CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
@@ -112,6 +113,20 @@ inline void check_refused(const Result& result, int status, const std::string& w
 
 inline bool contains(const std::string& text, const std::string& words) {
   return text.find(words) != std::string::npos;
+}
+
+// `<task> train --help` fits two screens, and names the topics that have the other flags.
+inline void check_help_of_train(const Sandbox& box, const std::string& task) {
+  CAPTURE(task);
+  const std::string text = succeed(box, task + " train --help").out;
+  CHECK(std::count(text.begin(), text.end(), '\n') < 88);
+  CHECK(contains(text, "\nMore flags: --help attention, --help training\n"));
+  CHECK_FALSE(contains(text, "\n\n\n"));
+  for (const std::string flag : {"--rounds", "--beta2"}) CHECK_FALSE(contains(text, "\n  " + flag));
+  const std::string of_kinds = succeed(box, task + " train --help attention").out;
+  CHECK(contains(of_kinds, "\n  --rounds INT:from 1 to 64"));
+  CHECK_FALSE(contains(of_kinds, "--beta2"));
+  CHECK(contains(succeed(box, task + " train --help training").out, "\n  --beta2 FLOAT"));
 }
 
 // metrics.csv without its last two columns, which depend on the clock.

@@ -2,51 +2,19 @@
 // against the authors' library. The files are written by tests/golden/make.py and interchange.py, in float64.
 #include <fstream>
 #include <iterator>
-#include <map>
 
 #include "models/checkpoint.h"
 #include "models/optimizer.h"
 #include "models/safetensors.h"
-#include "models/speech/lstm.h"
 #include "ops/elementwise.h"
 #include "ops/losses.h"
 #include "ops/reductions.h"
-#include "ops/speech/ctc_loss.h"
-#include "tests/check.h"
-#include "tests/paths.h"
+#include "tests/golden.h"
 
 using namespace runnel;
 using namespace runnel::test;
 
 namespace {
-
-struct Golden {
-  std::filesystem::path path;
-  SafeTensors content = load_safetensors(path);
-  std::map<std::string, Tensor> by_name;
-
-  explicit Golden(const std::string& name) : path((source_dir() / "tests/golden" / (name + ".safetensors")).string()) {
-    for (const auto& [key, tensor] : content.tensors) by_name[key] = tensor;
-  }
-  Tensor tensor(const std::string& name) const {
-    REQUIRE_MESSAGE(by_name.count(name), name);
-    return by_name.at(name);
-  }
-  Indices indices(const std::string& name) const {
-    const auto values = tensor(name).to_vector();
-    return Indices(tensor(name).shape(), {values.begin(), values.end()});
-  }
-};
-
-// Relative to the largest magnitude of the reference, however small that is.
-double relative_distance(const std::vector<double>& actual, const std::vector<double>& reference) {
-  double largest = 1e-30;
-  for (const double x : reference) largest = std::max(largest, std::abs(x));
-  std::vector<double> a = actual, r = reference;
-  for (double& x : a) x /= largest;
-  for (double& x : r) x /= largest;
-  return distance(a, r);
-}
 
 std::vector<double> difference(const Tensor& a, const Tensor& b) {
   std::vector<double> x = doubles(a), y = doubles(b);
@@ -126,29 +94,4 @@ TEST_CASE("golden: the Python in docs/run-folder.md is what computed the golden 
   const std::string executed = Golden("interchange").content.metadata.at("lines");
   // If not: run tests/golden/interchange.py, which executes them.
   CHECK(page.find(fence + "python\n" + executed + fence) != std::string::npos);
-}
-
-TEST_CASE("golden: an LSTM of two bidirectional layers and ctc_loss equal PyTorch's, with gradients") {
-  const Golden golden("lstm");
-  for (const Device device : devices()) {
-    const Lstm model({.input_width = 5, .width = 4, .layers = 2}, Key{1}, device);
-    Parameters parameters;
-    model.append_parameters(parameters, "parameter");
-    restore(golden.content, golden.path, parameters);
-    Tensor x = golden.tensor("x").to(device);
-    x.set_wants_grad();
-    const auto indices = [&](const char* name) { return golden.indices(name).to(device); };
-    Tape tape;
-    const Tensor y = model(x, indices("lengths"));
-    check_close(y, doubles(golden.tensor("y")), reduction);
-    const Tensor losses = ctc_loss(y, indices("lengths"), indices("targets"), indices("target_lengths"));
-    check_close(losses, doubles(golden.tensor("losses")), reduction);
-    const Gradients gradients = tape.backward(sum(losses));
-    check_close(gradients.of(x), doubles(golden.tensor("gradient.x")), reduction);
-    for (const auto& [name, tensor] : parameters) {
-      CAPTURE(name);
-      const std::string own = "gradient" + name.substr(name.find('.'));
-      CHECK(relative_distance(doubles(gradients.of(tensor)), doubles(golden.tensor(own))) < 1e-4);
-    }
-  }
 }

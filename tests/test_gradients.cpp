@@ -1,41 +1,20 @@
 // Every op of ops/ops.h: each tensor that it takes has a right gradient, or is refused with a sentence if it wants one.
 // So no gradient is silently wrong or missing.
-#include <fstream>
-#include <regex>
-#include <set>
-#include <sstream>
-
 #include "ops/elementwise.h"
 #include "ops/layers.h"
 #include "ops/linear.h"
 #include "ops/linear_attention.h"
 #include "ops/losses.h"
-#include "ops/lra/attention.h"
 #include "ops/lsh_attention.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
 #include "ops/softmax_attention.h"
-#include "ops/speech/ctc_loss.h"
-#include "ops/speech/lstm.h"
-#include "tests/check.h"
-#include "tests/paths.h"
+#include "tests/op_gradients.h"
 
 using namespace runnel;
 using namespace runnel::test;
 
 namespace {
-
-using Inputs = std::vector<Tensor>;
-
-struct OpCase {
-  const char* name;
-  Inputs inputs;
-  std::function<Tensor(const Inputs&)> op;
-  std::set<size_t> refused = {};  // inputs that have no gradient
-};
-
-Tensor numbers(Shape shape, uint64_t seed) { return random_tensor(shape, seed, 0.5, 2); }  // off all kinks
-Tensor around_zero(Shape shape, uint64_t seed) { return random_tensor(shape, seed); }
 
 std::vector<OpCase> all_ops() {
   const Tensor a = numbers({3, 4}, 1), b = random_tensor({4}, 2, 2.5, 3.5), x = around_zero({3, 4}, 3);
@@ -118,11 +97,6 @@ std::vector<OpCase> all_ops() {
        [](const Inputs& in) { return linear(in[0], PackedLinear(in[1], in[2])); },
        {0, 1, 2}},
       {"dropout", {x}, [=](const Inputs& in) { return dropout(in[0], dropped); }},
-      {"lstm",
-       {around_zero({2, 3, 8}, 1), around_zero({8, 2}, 2), around_zero({1, 2, 2}, 3), around_zero({1, 2, 2}, 4)},
-       [](const Inputs& in) {
-         return lstm({in[0]}, {in[1]}, {}, {in[2], in[3]}).y;
-       }},
       {"layer_norm", {x, b, b + 1}, [](const Inputs& in) { return layer_norm(in[0], in[1], in[2]); }},
       {"add_layer_norm", {x, a, b, b + 1}, [](const Inputs& in) { return add_layer_norm(in[0], in[1], in[2], in[3]); }},
       {"embedding",
@@ -138,11 +112,6 @@ std::vector<OpCase> all_ops() {
        {x},
        [=](const Inputs& in) { return Tensor(Shape{categorical_sample(in[0], keys).size()}); },
        {0}},
-      {"ctc_loss",
-       {around_zero({1, 5, 4}, 1)},
-       [](const Inputs& in) {
-         return ctc_loss(in[0], {}, Indices(Shape{1, 2}, {1, 2}), {});
-       }},
       {"logistic_mixture_nll",
        {around_zero({3, 6}, 1)},
        [](const Inputs& in) {
@@ -191,10 +160,6 @@ std::vector<OpCase> all_ops() {
       {"softmax_attention",
        {q, k, v, around_zero({2, 5, 5}, 1)},
        [](const Inputs& in) { return softmax_attention(in[0], in[1], in[2], {}, {.bias = in[3]}); }},
-      {"positive_random_features",
-       {x, around_zero({6, 4}, 1)},
-       [](const Inputs& in) { return positive_random_features(in[0], in[1]); }},
-      {"sinkhorn", {around_zero({2, 3, 2, 3}, 1)}, [](const Inputs& in) { return sinkhorn(in[0], 3, 2); }},
       {"lsh_attention",
        {scale(q, 4), v},  // far from where positions change their buckets
        [](const Inputs& in) {
@@ -207,52 +172,10 @@ std::vector<OpCase> all_ops() {
 
 }  // namespace
 
-TEST_CASE("every op: each tensor that it takes has its gradient, or is refused") {
-  for (const OpCase& each : all_ops()) {
-    CAPTURE(each.name);
-    for (size_t n = 0; n < each.inputs.size(); ++n) {
-      CAPTURE(n);
-      // One input at a time: the others are constants, as the rules must also be able to do.
-      const auto of_one = [&](const Inputs& one) {
-        Inputs in;
-        for (const Tensor& input : each.inputs) in.push_back(detach(input));
-        in[n] = one[0];
-        return each.op(in);
-      };
-      Tensor moved = clone(each.inputs[n]);
-      if (each.refused.contains(n)) {
-        moved.set_wants_grad();
-        CHECK_NOTHROW(of_one({moved}));  // no tape records
-        Tape tape;
-        check_fails([&] { of_one({moved}); }, "which wants one; if it is a constant here, pass detach(");
-      } else {
-        check_gradients(of_one, {moved});
-      }
-    }
-    if (each.refused.empty()) check_gradients(each.op, each.inputs);  // and all together
-  }
-}
-
-// What returns no tensor that could want a gradient, takes none, or is an update of an optimizer.
-const std::set<std::string> without_gradients{"random_projection", "zero_state", "shifted"};
+TEST_CASE("every op: each tensor that it takes has its gradient, or is refused") { check_gradients_of(all_ops()); }
 
 TEST_CASE("every op: the test above knows all that ops.h declares") {
   if (!has_sources()) return;
-  std::set<std::string> known = without_gradients;
-  for (const OpCase& each : all_ops()) known.insert(std::string(each.name).substr(0, std::string(each.name).find(',')));
-  int declared = 0;
-  for (const auto& file : std::filesystem::directory_iterator(source_dir() / "ops")) {
-    if (file.path().extension() != ".h" || file.path().stem() == "optimizers") continue;
-    std::ifstream in(file.path());
-    std::stringstream text;
-    text << in.rdbuf();
-    const std::string page = text.str();
-    const std::regex declaration(
-        R"((?:^|\n)(?:Tensor|Indices|LstmResult|LinearAttentionResult|AttentionState|std::vector<Tensor>) ([a-z_0-9]+)\()");
-    for (std::sregex_iterator i(page.begin(), page.end(), declaration), end; i != end; ++i, ++declared) {
-      CAPTURE((*i)[1].str());
-      CHECK(known.contains((*i)[1].str()));
-    }
-  }
-  CHECK(declared > 60);
+  CHECK(check_all_have_cases("ops", all_ops(), {"zero_state", "shifted"}) >
+        60);  // these return no tensor that could want a gradient
 }

@@ -106,13 +106,13 @@ TEST_CASE("pictures: the loss plot is drawn with gnuplot, and skipped without") 
                         "1,2,3,,,,1,1,1\n2,1.5,2.2,,,,1,1,2\n3,1,1.4,50,1.1,1.6,1,1,3\n";
   const bool there = has_gnuplot();
   for (const bool bits : {false, true}) {
-    plot_loss(csv, png, "it's a title", bits, bits ? 7.5 : 0, bits ? "accuracy" : "");
+    plot_loss(csv, png, "it's a title", bits ? "bits/dim" : "nats", bits ? 7.5 : 0, bits ? "accuracy" : "");
     CHECK(fs::exists(png) == there);
     if (there) CHECK(read_png(png).width == 900);
     fs::remove(png);
   }
   if (!there) MESSAGE("skipped: 1 test, gnuplot is not installed");
-  plot_loss(folder.path / "missing.csv", png, "nothing", true, 0);
+  plot_loss(folder.path / "missing.csv", png, "nothing", "bits/dim", 0);
   CHECK_FALSE(fs::exists(png));
   CHECK(std::distance(fs::directory_iterator(folder.path), {}) == 1);
 }
@@ -125,10 +125,10 @@ TEST_CASE("pictures: gnuplot is not asked for a plot of a file without a row") {
   const std::string path = std::getenv("PATH");
   setenv("PATH", folder.path.c_str(), 1);
   std::ofstream(csv) << "step,loss,validation,lr,tokens_per_second,seconds\n";
-  plot_loss(csv, folder.path / "loss.png", "run", false, 0);
+  plot_loss(csv, folder.path / "loss.png", "run", "nats", 0);
   CHECK_FALSE(fs::exists(asked));
   std::ofstream(csv, std::ios::app) << "1,2,,1,1,1\n";
-  plot_loss(csv, folder.path / "loss.png", "run", false, 0);
+  plot_loss(csv, folder.path / "loss.png", "run", "nats", 0);
   CHECK(fs::exists(asked));
   setenv("PATH", path.c_str(), 1);
 }

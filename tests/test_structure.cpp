@@ -162,7 +162,7 @@ TEST_CASE("structure: a package includes the core and itself, and the core no pa
     return "";
   };
   int64_t files_of_packages = 0;
-  for (const std::string folder : {"engine", "ops", "cuda", "models", "datasets", "apps", "examples"})
+  for (const std::string folder : {"engine", "ops", "cuda", "models", "datasets", "apps", "examples", "tests"})
     for (const std::string& file : sources(folder)) {
       const std::string own = package_of(file);
       files_of_packages += !own.empty();

@@ -69,10 +69,9 @@ class ImageTraining : public TaskOf<ByteBatch> {
             static_cast<double>(nll.size())};
   }
   std::vector<Picture> preview(const WorkDone& report) const override {
-    const bool incremental = has_incremental_form(model_);
-    const int64_t count = incremental ? 16 : 2;  // which then take as long as many
+    const int64_t count = has_incremental_form(model_) ? 16 : 2;  // which then take as long as many
     const int64_t side = settings_.side, channels = settings_.channels(), size = side * side * channels;
-    const std::unique_ptr<Decoder> start = incremental ? incremental_decoder(model_, 1) : uncached_decoder(model_, 1);
+    const std::unique_ptr<Decoder> start = make_decoder(model_, 1);
     const std::vector<uint8_t> drawn =
         generate(*start, key_for(settings_.seed, Purpose::sampling), 0, count, images_.first_bytes, -1, 1, report);
     std::vector<Picture> pictures;
@@ -101,10 +100,8 @@ class ImageTraining : public TaskOf<ByteBatch> {
 
 int train_images(ImageSettings& s) {
   check<UsageError>(!s.grey || !s.colour, "--grey and --colour: give one of them");
-  s.model_for(256, 256, 1);                                               // refuses wrong flags before reading the data
-  if (s.data != "synthetic" && (s.dataset->channels || !s.data.empty()))  // absolute: found from any folder
-    s.data = std::filesystem::absolute(data_directory(s.data)).lexically_normal().string();
-  check<UsageError>(is_utf8(s.data), "the path of the data is not valid UTF-8, as config.json must be: ", s.data);
+  s.model_for(256, 256, 1);  // refuses wrong flags before reading the data
+  if (s.data != "synthetic" && (s.dataset->channels || !s.data.empty())) s.data = data_for_config(s.data);
   TrainingImages images = s.dataset->load_training(s.data, s.side, s.channels());
   check(!s.classes || !images.train.class_names.empty(), "--classes: ", images.train.name, " has no classes",
         s.dataset->channels ? "" : "; put the pictures of each class into a sub-folder of their own");

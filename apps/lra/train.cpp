@@ -157,9 +157,7 @@ class ClassificationTraining : public TaskOf<TokenBatch> {
 
 ClassificationData load_data(ClassificationSettings& s) {
   const bool is_folder = !s.data.empty() || !s.dataset->is_generated;
-  if (is_folder)  // absolute: found from any folder
-    s.data = std::filesystem::absolute(data_directory(s.data)).lexically_normal().string();
-  check<UsageError>(is_utf8(s.data), "the path of the data is not valid UTF-8, as config.json must be: ", s.data);
+  if (is_folder) s.data = data_for_config(s.data);
   return s.dataset->load(s, Progress(s.dataset->is_generated ? "generated" : "read"));
 }
 

@@ -229,21 +229,22 @@ bool plot(const std::filesystem::path& png, const std::string& commands, int wid
   return false;
 }
 
-void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title, bool bits,
-               double epoch, const std::string& rate) noexcept try {
+void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title,
+               const std::string& unit, double epoch, const std::string& rate) noexcept try {
   LineFile rows(csv);
   std::string row;
   if (!rows.next(row) || !rows.next(row)) return;  // only names so far
-  const std::string data = data_file(csv), unit = bits ? "_bits'" : "'";
+  const bool is_nats = unit == "nats";
+  const std::string data = data_file(csv), ending = is_nats ? "'" : "_bits'";
   // Columns by name: how many there are depends on the task.
   const auto validation = [&](const std::string& x, const std::string& column) {
     return data + " using " + x + ":" + column +
            " with linespoints pt 7 ps 0.6 lw 2 lc rgb '#b03020' title 'validation'";
   };
   const auto curves = [&](const char* label, const std::string& x) {
-    std::string all = std::string("set xlabel '") + label + "'; set ylabel " +
-                      (bits ? "'bits/dim'; " : "'nats'; set logscale y; ") + "plot " + data + " using " + x + ":'loss" +
-                      unit + " with lines lc rgb '#9fb6d8' title 'training', " + validation(x, "'validation" + unit);
+    std::string all = std::string("set xlabel '") + label + "'; set ylabel " + quoted(unit) +
+                      (is_nats ? "; set logscale y" : "") + "; plot " + data + " using " + x + ":'loss" + ending +
+                      " with lines lc rgb '#9fb6d8' title 'training', " + validation(x, "'validation" + ending);
     if (!rate.empty())
       all +=
           "; unset logscale y; set ylabel " + quoted(rate + " in per cent") + "; plot " + validation(x, quoted(rate));

@@ -45,10 +45,11 @@ bool plot(const std::filesystem::path& png, const std::string& commands, int wid
 std::string quoted(const std::string& text);               // a string in gnuplot's commands
 std::string data_file(const std::filesystem::path& path);  // the same, of a file to read
 
-// Draws the losses of a metrics.csv over the updates: in bits/dim, or in nats on a logarithmic axis. If there are
+// Draws the losses of a metrics.csv over the updates: in nats on a logarithmic axis, or in another unit, whose columns
+// end in _bits. If there are
 // epochs, of so many updates, then over the hours and over the epochs (figure 5), and below them the column `rate`, in
 // per cent, unless its name is empty. Nothing while the file has no row.
-void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title, bool bits,
-               double epoch, const std::string& rate = "") noexcept;
+void plot_loss(const std::filesystem::path& csv, const std::filesystem::path& png, const std::string& title,
+               const std::string& unit, double epoch, const std::string& rate = "") noexcept;
 
 }  // namespace runnel

@@ -114,7 +114,7 @@ SpeechTaskData load_speech_data(SpeechSettings& s) {
                                 {.train = s.strings, .length = s.length, .seed = s.seed, .held_out = s.speaker},
                                 cache_directory(), progress);
   }
-  if (!s.data.empty()) s.data = std::filesystem::absolute(folder).lexically_normal().string();
+  if (!s.data.empty()) s.data = data_for_config(s.data);
   result.statistics = statistics(result.sets.train);
   for (SpeechSet* const set : {&result.sets.train, &result.sets.validation, &result.sets.test}) {
     filter(*set, fmt::format("they have more than --length {} frames", s.length),

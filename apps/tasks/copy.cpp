@@ -85,8 +85,7 @@ std::string letters(const std::vector<int32_t>& symbols) {
 
 // Reads the sequence and the separator, then writes as many symbols, each read back as the next input.
 std::vector<int32_t> copy_of(const AutoregressiveTransformer& model, const std::vector<int32_t>& sequence) {
-  const std::unique_ptr<Decoder> decoder =
-      has_incremental_form(model) ? incremental_decoder(model, 1) : uncached_decoder(model, 1);
+  const std::unique_ptr<Decoder> decoder = make_decoder(model, 1);
   for (const int32_t symbol : sequence) decoder->read(Indices({1}, {symbol}, model.device()));
   std::vector<int32_t> written;
   for (int32_t symbol = 0; written.size() < sequence.size(); written.push_back(symbol))

@@ -123,16 +123,22 @@ std::string bytes_text(double bytes) {
   return bytes < 1e9 ? fmt::format("{:.1f} MB", bytes / 1e6) : fmt::format("{:.2f} GB", bytes / 1e9);
 }
 
-std::string value_text(double value, Unit unit) {
+const char* name_of(Unit unit) {
   switch (unit) {
     case Unit::nats:
-      return fmt::format("{:.5f} nats", value);
+      return "nats";
     case Unit::bits_per_dim:
-      return fmt::format("{:.4f} bits/dim", value / std::numbers::ln2);
+      return "bits/dim";
     case Unit::percent:
       break;
   }
-  return fmt::format("{:.2f}%", value);
+  return "%";
+}
+
+std::string value_text(double value, Unit unit) {
+  if (unit == Unit::percent) return fmt::format("{:.2f}%", value);
+  if (unit == Unit::nats) return fmt::format("{:.5f} nats", value);
+  return fmt::format("{:.4f} {}", value / std::numbers::ln2, name_of(unit));
 }
 
 }  // namespace runnel

@@ -54,6 +54,7 @@ class MetricsRows {
 
 std::string grouped(double n);                    // 3163787 -> 3,163,787
 std::string bytes_text(double bytes);             // 12.3 MB, 1.20 GB
+const char* name_of(Unit unit);                   // nats, bits/dim, %
 std::string value_text(double value, Unit unit);  // 0.01234 nats, 1.2345 bits/dim, 99.32%
 
 }  // namespace runnel

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "apps/training/communicator.h"
+#include "datasets/files.h"
 #include "engine/check.h"
 #include "engine/file.h"
 #include "engine/host.h"
@@ -152,6 +153,12 @@ void check_same_run(const nlohmann::json& began, TrainSettings& now) {
     check<UsageError>(began[setting.name] == value, "--", setting.name, " ", value.dump(),
                       ": the run to resume began with ", began[setting.name].dump(), " and cannot change it");
   }
+}
+
+std::string data_for_config(const std::string& data) {
+  const std::string path = std::filesystem::absolute(data_directory(data)).lexically_normal().string();
+  check<UsageError>(is_utf8(path), "the path of the data is not valid UTF-8, as config.json must be: ", path);
+  return path;
 }
 
 void set_run(TrainSettings& settings, const std::filesystem::path& folder) {

@@ -74,6 +74,10 @@ void apply_settings_file(TrainSettings& settings, const nlohmann::json& values, 
 // UsageError if the run began with another value of something that a run cannot change on the way.
 void check_same_run(const nlohmann::json& began, TrainSettings& now);
 
+// The data folder of --data, absolute, so that a resumed run finds it from any folder. Throws UsageError if config.json
+// could not hold it, since it is not UTF-8.
+std::string data_for_config(const std::string& data);
+
 // For a benchmark that trains several models: settings of a run in this folder, which is continued if it is there.
 // Throws UsageError as check_same_run.
 void set_run(TrainSettings& settings, const std::filesystem::path& folder);

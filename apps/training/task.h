@@ -32,7 +32,9 @@ class Task {
   virtual Parameters parameters() const = 0;               // of the model
   virtual nlohmann::json model() const = 0;                // the model's configuration
   virtual nlohmann::json data() const { return nullptr; }  // for checkpoints: needed to use the model
-  virtual int64_t epoch() const { return 0; }              // sequences in the training set; 0: there is no end of them
+  virtual int64_t epoch() const {
+    return 0;
+  }  // sequences in the training set, for loss.png; 0: there is no end of them
   virtual Unit loss_unit() const { return Unit::nats; }
 
   // Sequences first .. first + count - 1 of all that are trained on one after another: update number s, from 0, takes
@@ -40,7 +42,7 @@ class Task {
   virtual Slice slice(int64_t first, int64_t count) const = 0;
   // See SliceLoss. The slice lies where the model does; the key is empty where nothing is to be drawn.
   virtual Tensor loss(const Slice& slice, std::optional<Key> key) const = 0;
-  // The first metric chooses the best checkpoint.
+  // The first metric chooses the best checkpoint. One is called `validation`, the loss: loss.png draws it.
   virtual std::vector<Metric> metrics() const = 0;
   // Their values on data that is not trained on, the same data every time. Says now and then how much is done.
   virtual std::vector<double> validate(const WorkDone& report) const = 0;

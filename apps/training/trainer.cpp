@@ -330,8 +330,8 @@ std::vector<double> Trainer::evaluate() {
 
 void Trainer::report(double seconds, double rate) {
   const double epoch = static_cast<double>(task_.epoch()) / static_cast<double>(settings_.batch);  // in updates
-  plot_loss(*folder_ / "metrics.csv", *folder_ / "loss.png", task_.name(), task_.loss_unit() == Unit::bits_per_dim,
-            epoch, metrics_[0].unit == Unit::percent && !std::isnan(at_.best) ? metrics_[0].name : "");
+  plot_loss(*folder_ / "metrics.csv", *folder_ / "loss.png", task_.name(), name_of(task_.loss_unit()), epoch,
+            metrics_[0].unit == Unit::percent && !std::isnan(at_.best) ? metrics_[0].name : "");
   const Device device = settings_.chosen_device();
   attempt("report", [&] {
     write_report(

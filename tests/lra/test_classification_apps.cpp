@@ -3,10 +3,10 @@
 
 #include "datasets/lra/listops.h"
 #include "models/attention.h"
+#include "tests/cluster.h"
 #include "tests/folder.h"
 #include "tests/overflow.h"
 #include "tests/png.h"
-#include "tests/program.h"
 
 namespace runnel::test {
 namespace {
@@ -201,6 +201,7 @@ TEST_CASE("classification: what cannot be is one sentence") {
                {"lra text train --data texts --positions sinusoidal --width 7 --heads 1", 2, "--width 7 is odd"},
                {"lra text train --data texts --pool max", 2, "--pool: max is not one of mean, cls"},
                {"lra text predict", 2, "--model is needed"},
+               {"listops train", 2, "not \"listops\"; did you mean lra listops?"},
                {"lra image predict --model missing", 1, "there is no file missing"},
                {"bench lra --attention linear,none", 2, "--attention: none is not one of"},
                {"bench lra --task text --generated 200", 2, "--generated: the samples of text cannot be chosen"},
@@ -209,6 +210,38 @@ TEST_CASE("classification: what cannot be is one sentence") {
     CAPTURE(c.words);
     check_refused(box.run(c.words), c.status, c.sentence);
   }
+}
+
+TEST_CASE("classification: help of train") { check_help_of_train(Sandbox(), "lra pathfinder"); }
+
+TEST_CASE("classification: a run and its validation are the same from two processes") {
+  const Cluster box;
+  if (!box) return;
+  check_same_from_two(
+      box,
+      "lra pathfinder train --generated 100 --difficulty easy --preset tiny --width 16 --layers 1 --feed-forward 16");
+}
+
+// A batch is eight of eleven texts, sorted by length: the first process has only short ones, the second also long ones.
+TEST_CASE(
+    "classification: parts of a batch whose shapes repeat on one GPU and change on another leave the checkpoint of "
+    "one") {
+  if (!has_gpus()) return;
+  const Torchrun box;
+  for (int i = 0; i < 12; ++i)
+    for (const char* split : {"train", "test"})
+      write_bytes(box.folder / "texts" / split / (i % 2 ? "good" : "bad") / (std::to_string(i) + ".txt"),
+                  std::string(i < 8 ? 20 : 50, static_cast<char>('a' + i)));
+  const std::string flags =
+      "lra text train --data texts --threads 1 --quiet --preset tiny --length 64 --layers 1 --width 16 --heads 2 "
+      "--feed-forward 16 --batch 8 --micro-batch 2 --steps 20 --minutes 0 --device cuda --out ";
+  for (const int count : {1, 2}) {
+    const Result result = box.run(box.script(count, flags + std::to_string(count)));
+    CAPTURE(result.err);
+    REQUIRE(result.status == 0);
+  }
+  CHECK(read(box.folder / "1/last.safetensors") == read(box.folder / "2/last.safetensors"));
+  CHECK(untimed(box.folder / "1/metrics.csv") == untimed(box.folder / "2/metrics.csv"));
 }
 
 TEST_CASE("bench lra: a row for each kind beside published results, and runs that are continued") {

@@ -14,10 +14,9 @@
 #include "ops/numerics.h"
 #include "ops/reductions.h"
 #include "tests/check.h"
+#include "tests/cluster.h"
 #include "tests/folder.h"
 #include "tests/mnist.h"
-#include "tests/program.h"
-#include "tests/speech/audio.h"
 
 namespace runnel::test {
 namespace {
@@ -35,60 +34,6 @@ float tree_sum(const std::vector<float>& x, bool bf16, size_t begin, size_t end)
   const float sum = end - begin == 1 ? x[begin] : tree_sum(x, bf16, begin, middle) + tree_sum(x, bf16, middle, end);
   return bf16 ? rounded(sum) : sum;
 }
-
-// A sandbox in which mpirun starts the program. It may be run by root, and with more processes than there are cores.
-// Converts to false, and counts a skip, if there is no mpirun or the program was built without MPI.
-struct Cluster : Sandbox {
-  Cluster() {
-    const bool is_built_in = run("--version").out.find("MPI        not") == std::string::npos;
-    executable = "/usr/bin/mpirun";
-    if (!is_built_in || !fs::exists(executable)) {
-      executable.clear();
-      MESSAGE("skipped: 1 test, there is no MPI (libopenmpi-dev, openmpi-bin)");
-    }
-    for (const char* allowed : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
-                                "OMPI_MCA_rmaps_base_oversubscribe", "OMPI_MCA_mpi_yield_when_idle"})
-      setenv(allowed, "1", 1);
-    setenv("LSAN_OPTIONS", "detect_leaks=0", 1);  // Open MPI leaves some memory
-  }
-  explicit operator bool() const { return !executable.empty(); }
-  static std::string on(int count, const std::string& words) {
-    return "--bind-to none -n " + std::to_string(count) + " " + program() + " " + words;
-  }
-  void succeed(int count, const std::string& words) const {
-    const Result result = run(on(count, words));
-    CAPTURE(words);
-    CAPTURE(result.out);
-    CAPTURE(result.err);
-    REQUIRE(result.status == 0);
-    CHECK(result.out.find_first_of("\r\x1b") == std::string::npos);  // mpirun gives each a terminal
-  }
-  std::string last(const std::string& run_folder) const { return read(folder / run_folder / "last.safetensors"); }
-};
-
-// Whether the emulator can connect processes that have a GPU each.
-bool has_gpus() {
-  if (!cuda_is_emulated()) return false;
-  const bool has_nccl = contains(version_of_libraries(), "NCCL       NCCL");
-  if (!has_nccl) MESSAGE("skipped: 1 test, there is no NCCL (libnccl-dev)");
-  return has_nccl;
-}
-
-// A sandbox that starts processes and tells each its number in the environment, as torchrun does.
-struct Torchrun : Sandbox {
-  Torchrun() { executable = "/bin/sh"; }
-  // A script that starts them. Their numbers are in pids. The exit status is that of the first that fails.
-  std::string script(int count, const std::string& words) const {
-    std::string text;
-    for (int rank = 0; rank < count; ++rank)
-      text += "RANK=" + std::to_string(rank) + " LOCAL_RANK=" + std::to_string(rank) +
-              " WORLD_SIZE=" + std::to_string(count) + " LOCAL_WORLD_SIZE=" + std::to_string(count) +
-              " MASTER_ADDR=localhost MASTER_PORT=" + std::to_string(20000 + getpid() % 20000) + " " + program() + " " +
-              words + " &\npids=\"$pids $!\"\n";
-    write_bytes(folder / "start.sh", text + "echo $pids > pids\nfor pid in $pids; do wait $pid || exit $?; done\n");
-    return "start.sh";
-  }
-};
 
 // The parameters and moments that a run left, together.
 std::vector<double> numbers(const fs::path& run) {
@@ -196,27 +141,15 @@ TEST_CASE("processes: 1, 2 and 4 leave the same checkpoint and metrics") {
   }
 }
 
-TEST_CASE("processes: images, classes and transcriptions, and their validation, are the same from two") {
+TEST_CASE("processes: images and their validation are the same from two") {
   const Cluster box;
   if (!box) return;
-  write_digits(box.folder / "digits");
   write_mnist(box.folder / "data", 220, 20);
-  for (const std::string task :
-       {"mnist train --data data --preset tiny --side 7 --width 16 --layers 1 --feed-forward 16 --minutes 0",
-        "lra pathfinder train --generated 100 --difficulty easy --preset tiny --width 16 --layers 1 --feed-forward 16",
-        "speech train --data digits --preset tiny --strings 40 --validation 10 --width 16 --layers 1 --feed-forward "
-        "16"}) {
-    CAPTURE(task);
-    const std::string flags =
-        task + " --heads 2 --threads 1 --quiet --batch 4 --steps 4 --log-every 1 --evaluate-every 2 --overwrite --out ";
-    for (const int count : {1, 2}) box.succeed(count, flags + std::to_string(count));
-    CHECK(box.last("2") == box.last("1"));
-    CHECK(untimed(box.folder / "2" / "metrics.csv") == untimed(box.folder / "1" / "metrics.csv"));
-    if (!task.starts_with("mnist")) continue;
-    for (const std::string count : {"1", "2"})
-      box.succeed(std::stoi(count), "mnist complete --quiet --model 1 --index 0-2 --ways 2 --out " + count + ".png");
-    CHECK(read(box.folder / "2.png") == read(box.folder / "1.png"));
-  }
+  check_same_from_two(
+      box, "mnist train --data data --preset tiny --side 7 --width 16 --layers 1 --feed-forward 16 --minutes 0");
+  for (const std::string count : {"1", "2"})
+    box.succeed(std::stoi(count), "mnist complete --quiet --model 1 --index 0-2 --ways 2 --out " + count + ".png");
+  CHECK(read(box.folder / "2.png") == read(box.folder / "1.png"));
 }
 
 TEST_CASE("processes: two that torchrun starts leave the checkpoint of one") {
@@ -247,26 +180,6 @@ TEST_CASE("processes: one that torchrun starts is connected by NCCL, and leaves 
   REQUIRE(launched.status == 0);
   REQUIRE(alone.status == 0);
   CHECK(read(box.folder / "launched/last.safetensors") == read(box.folder / "alone/last.safetensors"));
-}
-
-// A batch is eight of eleven texts, sorted by length: the first process has only short ones, the second also long ones.
-TEST_CASE("processes: parts whose shapes repeat on one GPU and change on another leave the checkpoint of one") {
-  if (!has_gpus()) return;
-  const Torchrun box;
-  for (int i = 0; i < 12; ++i)
-    for (const char* split : {"train", "test"})
-      write_bytes(box.folder / "texts" / split / (i % 2 ? "good" : "bad") / (std::to_string(i) + ".txt"),
-                  std::string(i < 8 ? 20 : 50, static_cast<char>('a' + i)));
-  const std::string flags =
-      "lra text train --data texts --threads 1 --quiet --preset tiny --length 64 --layers 1 --width 16 --heads 2 "
-      "--feed-forward 16 --batch 8 --micro-batch 2 --steps 20 --minutes 0 --device cuda --out ";
-  for (const int count : {1, 2}) {
-    const Result result = box.run(box.script(count, flags + std::to_string(count)));
-    CAPTURE(result.err);
-    REQUIRE(result.status == 0);
-  }
-  CHECK(read(box.folder / "1/last.safetensors") == read(box.folder / "2/last.safetensors"));
-  CHECK(untimed(box.folder / "1/metrics.csv") == untimed(box.folder / "2/metrics.csv"));
 }
 
 TEST_CASE("processes: one whose GPU waits for a process that is gone ends with a sentence") {

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "models/safetensors.h"
+#include "tests/cluster.h"
 #include "tests/folder.h"
 #include "tests/overflow.h"
-#include "tests/program.h"
 #include "tests/speech/audio.h"
 
 namespace runnel::test {
@@ -162,6 +162,17 @@ TEST_CASE("speech: a folder of recordings, of which some cannot be read") {
   CHECK(contains(succeed(box, train + "--overwrite --length 40").err,
                  ": longer than 40 frames of 10 ms, the most that --length allows"));
   CHECK(contains(box.run(train + "--overwrite --length 3").err, "none of the 36 recordings can be read; the first: "));
+}
+
+TEST_CASE("speech: help of train") { check_help_of_train(Sandbox(), "speech"); }
+
+TEST_CASE("speech: a run and its validation are the same from two processes") {
+  const Cluster box;
+  if (!box) return;
+  write_digits(box.folder / "digits");
+  check_same_from_two(
+      box,
+      "speech train --data digits --preset tiny --strings 40 --validation 10 --width 16 --layers 1 --feed-forward 16");
 }
 
 TEST_CASE("bench speech: updates over the length, and audio as it comes") {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Kills a process of several at random moments and resumes the run with another number: tests/kill_rank.sh RUNNEL [KILLS]
+# Kills a process of several at random moments and resumes the run with another number: tests/processes/kill_rank.sh RUNNEL [KILLS]
 # All must then end within 30 seconds and name the rank, and the run in the bytes of one that was never interrupted.
 # So must those of which one runs another program.
 # Exit status 77: there is no mpirun, or this build has no MPI.
