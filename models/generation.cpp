@@ -36,9 +36,9 @@ int64_t group_size(Device device, int64_t threads, int64_t sequence_bytes) {
   return std::clamp<int64_t>(fit, 1, device == Device::cpu ? largest_group : largest_cuda_group);
 }
 
-// Threads that draw together wait for each other many times in each step. Where other programs use the cores, one often
-// waits for another that does not run: such a step takes many times as long as the fastest, and then a thread alone,
-// which never waits, goes on for a while. The result does not depend on it.
+// Whether all threads draw together or one alone. Together they wait for each other many times in each step; where
+// other programs use the cores, one often waits for another that does not run, and then a thread alone, which never
+// waits, is faster. So now and then a step is drawn in the other way, for its time. The result does not depend on it.
 class Team {
  public:
   explicit Team(int64_t threads) : threads_(static_cast<int>(threads)) {}
@@ -47,29 +47,36 @@ class Team {
   Team& operator=(const Team&) = delete;
 
   void before_step() {
-    constexpr int64_t alone = 256, watched = 32;  // steps
-    constexpr double max_lost = 24;               // in fastest steps: some milliseconds, of two waits or more
+    constexpr int64_t window = 32, between = 128;  // steps
+    // By so much the other way must be faster. A step together is fast now and then also where most are not.
+    const double margin = is_alone_ ? 1.5 : 1.25;
     const Clock::time_point now = Clock::now();
     const double seconds = std::chrono::duration<double>(now - std::exchange(begun_, now)).count();
     if (++step_ <= 2) return;  // the first step also prepares the weights
-    if (omp_get_max_threads() == 1) {
-      if (step_ == until_) omp_set_num_threads(threads_);
-      return;
+    if (is_trial_) {
+      other_ = seconds;
+    } else {
+      spent_ += seconds;
+      ++count_;
+      const bool is_slower = spent_ > margin * window * other_;
+      if (is_slower) {
+        is_alone_ = !is_alone_;
+        other_ = spent_ / static_cast<double>(count_);
+      }
+      if (is_slower || count_ == window) spent_ = 0, count_ = 0;
     }
-    fastest_ = std::min(fastest_, seconds);
-    lost_ = step_ % watched == 0 ? 0 : lost_ + seconds - fastest_;
-    if (lost_ < max_lost * fastest_) return;
-    omp_set_num_threads(1);
-    until_ = step_ + alone;
-    lost_ = 0;
+    is_trial_ = step_ % between == 3;
+    omp_set_num_threads(is_alone_ == is_trial_ ? threads_ : 1);
   }
 
  private:
   using Clock = std::chrono::steady_clock;
   const int threads_;
-  int64_t step_ = 0, until_ = 0;  // one thread draws until then
+  int64_t step_ = 0, count_ = 0;  // count_: steps of this window
+  bool is_alone_ = false, is_trial_ = false;
   Clock::time_point begun_ = Clock::now();
-  double fastest_ = std::numeric_limits<double>::infinity(), lost_ = 0;  // seconds, of steps by all threads
+  // Seconds: of this window's steps, and of a step in the other way.
+  double spent_ = 0, other_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace
