@@ -15,6 +15,7 @@
 #include "engine/tensor.h"
 #include "ops/attention_mask.h"
 #include "ops/elementwise.h"
+#include "ops/gated_linear_attention.h"
 #include "ops/layers.h"
 #include "ops/linear.h"
 #include "ops/linear_attention.h"

@@ -14,6 +14,9 @@ enum class FeatureMap {
                  // exactly 0, where those underflow, gets no gradient
 };
 
+// How gated linear attention writes v at key k into its state: added, or instead of the value that is found there.
+enum class UpdateRule { additive, delta };
+
 // Added to a sum of features, so that 0 / 0 is 0. The authors add 1e-6, beside which the features of sharply peaked
 // heads (models/local_heads.h) are too small: their outputs would become 0, with zero gradient.
 constexpr float normaliser_eps = 1e-24f;

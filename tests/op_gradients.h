@@ -64,7 +64,7 @@ inline int check_all_have_cases(const std::filesystem::path& folder, const std::
     text << in.rdbuf();
     const std::string page = text.str();
     const std::regex declaration(
-        R"((?:^|\n)(?:Tensor|Indices|LstmResult|LinearAttentionResult|AttentionState|std::vector<Tensor>) ([a-z_0-9]+)\()");
+        R"((?:^|\n)(?:Tensor|Indices|LstmResult|LinearAttentionResult|GatedLinearResult|AttentionState|std::vector<Tensor>) ([a-z_0-9]+)\()");
     for (std::sregex_iterator i(page.begin(), page.end(), declaration), end; i != end; ++i, ++declared) {
       CAPTURE((*i)[1].str());
       CHECK(without.contains((*i)[1].str()));

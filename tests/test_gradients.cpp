@@ -1,6 +1,7 @@
 // Every op of ops/ops.h: each tensor that it takes has a right gradient, or is refused with a sentence if it wants one.
 // So no gradient is silently wrong or missing.
 #include "ops/elementwise.h"
+#include "ops/gated_linear_attention.h"
 #include "ops/layers.h"
 #include "ops/linear.h"
 #include "ops/linear_attention.h"
@@ -144,6 +145,18 @@ std::vector<OpCase> all_ops() {
          return linear_attention_step(in[0], in[1], in[2], state);
        },
        {0, 1, 2, 3, 4}},
+      {"gated_linear_attention",
+       {q, k, v, numbers({2, 5, 2}, 1), scale(numbers({2, 5, 2, 4}, 2), -0.5f), numbers({2, 2, 4, 3}, 3)},
+       [](const Inputs& in) {
+         return gated_linear_attention(in[0], scale(in[1], 0.5f), in[2], {UpdateRule::delta, in[3], in[4]}, in[5]).y;
+       }},
+      {"gated_linear_attention_step",
+       {one, one + 1, one + 2, numbers({2, 1, 2}, 1), numbers({2, 1, 2}, 2), numbers({2, 2, 4, 4}, 3)},
+       [](const Inputs& in) {
+         Tensor state = in[5];
+         return gated_linear_attention_step(in[0], in[1], in[2], {UpdateRule::delta, in[3], in[4]}, state);
+       },
+       {0, 1, 2, 3, 4, 5}},
       {"softmax_attention", {q, k, v}, attend([](auto... in) { return softmax_attention(in...); })},
       {"softmax_attention_step",
        {one, one + 1, one + 2},
