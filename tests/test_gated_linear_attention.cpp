@@ -268,6 +268,13 @@ TEST_CASE("gated_linear_attention: tensors that do not fit are refused by name")
   check_fails(with({.decay = Tensor(Shape{2, 3, 4})}),
               "gated_linear_attention: the decay [2,3,4] is neither [2,3,2] nor [2,3,2,4]");
   check_fails(with({}, Tensor(Shape{2, 2, 4, 4})), "gated_linear_attention: the state [2,2,4,4] is not [2,2,4,5]");
+  for (const Device device : devices()) {
+    const Tensor wide(Shape{1, 1, 1, 513}, device);
+    if (device == Device::cuda)
+      check_fails([&] { gated_linear_attention(wide, wide, wide); }, "on CUDA, heads are at most 512 wide");
+    else
+      CHECK_NOTHROW(gated_linear_attention(wide, wide, wide));
+  }
   Tensor state;
   check_fails([&] { gated_linear_attention_step(q, q, v, {}, state); }, "q [2,3,2,4] is not [B,1,H,E]");
   const Tensor one(Shape{2, 1, 2, 4});

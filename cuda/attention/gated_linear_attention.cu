@@ -54,7 +54,8 @@ struct Line {
 // Launch: x: sequences, y: 32 columns each; a warp.
 // Owns:   a thread a column of S, and column m of w and y, of which either may be null.
 // Shared: the columns [E,32].
-__global__ void __launch_bounds__(32) from_left_kernel(float* y, float* w, float* s1, GatedInputs in) {
+__global__ void __launch_bounds__(32)
+    gated_linear_attention_left_kernel(float* y, float* w, float* s1, GatedInputs in) {
   const AttentionSizes& s = in.sizes;
   Shared shared;
   const int64_t sequence = blockIdx.x, m = static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x;
@@ -79,8 +80,8 @@ __global__ void __launch_bounds__(32) from_left_kernel(float* y, float* w, float
 // Owns:   a thread a row of S, and column e of dq and erased, which may be null; of carry [N,E] <dS_L[e], S_L[e]>.
 // Shared: the rows [M,32].
 __global__ void __launch_bounds__(32)
-    rows_from_left_kernel(float* dq, float* erased, float* carry, const float* dy, const float* du, const float* w,
-                          const float* ds1, GatedInputs in) {
+    gated_linear_attention_left_rows_kernel(float* dq, float* erased, float* carry, const float* dy, const float* du,
+                                            const float* w, const float* ds1, GatedInputs in) {
   const AttentionSizes& s = in.sizes;
   Shared shared;
   const int64_t sequence = blockIdx.x, e = static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x;
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(32)
 // Owns:   a thread a column of D, and column m of du.
 // Shared: the columns [E,32].
 __global__ void __launch_bounds__(32)
-    from_right_kernel(float* du, float* ds0, const float* dy, const float* ds1, GatedInputs in) {
+    gated_linear_attention_right_kernel(float* du, float* ds0, const float* dy, const float* ds1, GatedInputs in) {
   const AttentionSizes& s = in.sizes;
   Shared shared;
   const int64_t sequence = blockIdx.x, m = static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x;
@@ -131,8 +132,9 @@ __global__ void __launch_bounds__(32)
 // Launch: x: sequences, y: 32 rows each; a warp.
 // Owns:   a thread a row of D, and column e of D u -> dk.
 // Shared: the rows [M,32].
-__global__ void __launch_bounds__(32) rows_from_right_kernel(float* dk, const float* dy, const float* du,
-                                                             const float* w, const float* ds1, GatedInputs in) {
+__global__ void __launch_bounds__(32)
+    gated_linear_attention_right_rows_kernel(float* dk, const float* dy, const float* du, const float* w,
+                                             const float* ds1, GatedInputs in) {
   const AttentionSizes& s = in.sizes;
   Shared shared;
   const int64_t sequence = blockIdx.x, e = static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x;
@@ -156,7 +158,7 @@ __global__ void __launch_bounds__(32) rows_from_right_kernel(float* dk, const fl
 // Owns:   the position's dbeta, its dv, which is du before, its dk, to which erase is added, and its own term of dg.
 // Shared: none.
 __global__ void __launch_bounds__(32)
-    finish_kernel(GatedGradients to, const float* w, const float* erased, GatedInputs in) {
+    gated_linear_attention_finish_kernel(GatedGradients to, const float* w, const float* erased, GatedInputs in) {
   const AttentionSizes& s = in.sizes;
   const int64_t at = blockIdx.x, b = at / s.heads / s.length, t = at / s.heads % s.length;
   const Place p(in, b * s.heads + at % s.heads, t);
@@ -184,7 +186,7 @@ __global__ void __launch_bounds__(32)
 
 // Launch: a thread per sequence and channel, or per sequence.
 // Owns:   its dg of all positions: own terms before, their sums over all later positions after. Shared: none.
-__global__ void sum_decays_kernel(float* dg, const float* carry, GatedInputs in) {
+__global__ void gated_linear_attention_decays_kernel(float* dg, const float* carry, GatedInputs in) {
   const AttentionSizes& s = in.sizes;
   const int64_t width = in.per_channel ? s.e : 1;
   for (int64_t i = first_element(); i < s.sequences() * width; i += element_step()) {
@@ -210,7 +212,8 @@ Grid walks(const AttentionSizes& s, int64_t lines, int64_t numbers) {
 
 void gated_linear_attention_forward(float* y, float* s1, const GatedInputs& in) {
   float* const none = nullptr;
-  launch("gated_linear_attention", from_left_kernel, walks(in.sizes, in.sizes.m, in.sizes.e), y, none, s1, in);
+  launch("gated_linear_attention", gated_linear_attention_left_kernel, walks(in.sizes, in.sizes.m, in.sizes.e), y, none,
+         s1, in);
 }
 
 void gated_linear_attention_backward(const GatedGradients& to, const float* dy, const float* ds1,
@@ -222,13 +225,16 @@ void gated_linear_attention_backward(const GatedGradients& to, const float* dy, 
   const Temporary<float> w(positions * s.m), erased(delta ? positions * s.e : 0), carry(s.sequences() * s.e);
   float* const none = nullptr;
   const Grid columns = walks(s, s.m, s.e), rows = walks(s, s.e, s.m);
-  launch(name, from_left_kernel, columns, none, w.data(), none, in);
-  launch(name, from_right_kernel, columns, to.dv, to.ds0, dy, ds1, in);
-  launch(name, rows_from_left_kernel, rows, to.dq, erased.data(), carry.data(), dy, to.dv, w.data(), ds1, in);
-  launch(name, rows_from_right_kernel, rows, to.dk, dy, to.dv, w.data(), ds1, in);
-  launch(name, finish_kernel, Grid{dim3(static_cast<unsigned>(positions)), dim3(32), 0}, to, w.data(), erased.data(),
-         in);
-  if (to.dg) launch(name, sum_decays_kernel, over(s.sequences() * (in.per_channel ? s.e : 1)), to.dg, carry.data(), in);
+  launch(name, gated_linear_attention_left_kernel, columns, none, w.data(), none, in);
+  launch(name, gated_linear_attention_right_kernel, columns, to.dv, to.ds0, dy, ds1, in);
+  launch(name, gated_linear_attention_left_rows_kernel, rows, to.dq, erased.data(), carry.data(), dy, to.dv, w.data(),
+         ds1, in);
+  launch(name, gated_linear_attention_right_rows_kernel, rows, to.dk, dy, to.dv, w.data(), ds1, in);
+  launch(name, gated_linear_attention_finish_kernel, Grid{dim3(static_cast<unsigned>(positions)), dim3(32), 0}, to,
+         w.data(), erased.data(), in);
+  if (to.dg)
+    launch(name, gated_linear_attention_decays_kernel, over(s.sequences() * (in.per_channel ? s.e : 1)), to.dg,
+           carry.data(), in);
 }
 
 }  // namespace runnel::cuda
