@@ -90,7 +90,7 @@ if ! ./setup.sh --sanitizers >/dev/null 2>&1 ||
 fi
 # Not under AddressSanitizer: eight that compute much, with ops that are tested, and one in which no file may grow, which
 # clang's OpenMP needs.
-elsewhere='^check: the forms|foresees|^attention kinds: four-point|^bench (kernels: some|scaling|generation)|^--json: one|^processes: images|pictures that cannot be written'
+elsewhere='^check: the forms|foresees|^attention kinds: four-point|^bench (kernels: some|scaling|generation)|^--json: one|^processes: images|are the same from two processes|pictures that cannot be written'
 
 if ! { command -v nvcc || ls /usr/local/cuda/bin/nvcc; } >/dev/null 2>&1; then
   skip "of the CUDA kernels: there is no nvcc (developer.nvidia.com/cuda-downloads)"

@@ -12,7 +12,7 @@ inline constexpr AttentionSeeds layer_keys{.fixed = Key{5}, .init = Key{6}};
 
 constexpr AttentionShape shape(bool causal) { return {heads, e, causal, heads * e, length}; }
 
-struct Case {
+struct KindCase {
   const AttentionKind* kind;
   bool causal;
   Device device;
@@ -47,7 +47,7 @@ void for_each_form(F f) {
         CAPTURE(kind->name);
         CAPTURE(causal);
         CAPTURE(name(device));
-        f(Case{kind, causal, device, make_attention(small(*kind), shape(causal), layer_keys, device)});
+        f(KindCase{kind, causal, device, make_attention(small(*kind), shape(causal), layer_keys, device)});
       }
 }
 

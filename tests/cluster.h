@@ -42,7 +42,7 @@ struct Cluster : Sandbox {
 // Whether the emulator can connect processes that have a GPU each.
 inline bool has_gpus() {
   if (!cuda_is_emulated()) return false;
-  const bool has_nccl = contains(Sandbox().run("--version").out, "NCCL       NCCL");
+  const bool has_nccl = std::system((program() + " --version | grep -q 'NCCL       NCCL'").c_str()) == 0;
   if (!has_nccl) MESSAGE("skipped: 1 test, there is no NCCL (libnccl-dev)");
   return has_nccl;
 }

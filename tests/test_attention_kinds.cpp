@@ -50,7 +50,7 @@ TEST_CASE("attention kinds: names are unique, and so are the names of their sett
 }
 
 TEST_CASE("attention kinds: the output has the shape of v, and is the same on every device") {
-  for_each_form([](const Case& c) {
+  for_each_form([](const KindCase& c) {
     const auto run = [&](Device device) {
       const auto layer = make_attention(small(*c.kind), shape(c.causal), layer_keys, device);
       return (*layer)(queries(1, device), c.kind->shared_query_key ? Tensor() : queries(2, device), values(3, device),
@@ -63,7 +63,7 @@ TEST_CASE("attention kinds: the output has the shape of v, and is the same on ev
 }
 
 TEST_CASE("attention kinds: four-point gradients of q, k, v, the layer's input and what the kind learns") {
-  for_each_form([](const Case& c) {
+  for_each_form([](const KindCase& c) {
     const bool shared = c.kind->shared_query_key;
     std::vector<Tensor> inputs{queries(1, c.device), values(3, c.device), layer_input(c.device)};
     if (!shared) inputs.push_back(queries(2, c.device));
@@ -112,7 +112,7 @@ TEST_CASE("attention kinds: settings reach the op, and in training the key") {
 }
 
 TEST_CASE("attention kinds: a copied decode state goes on as the state itself") {
-  for_each_form([](const Case& c) {
+  for_each_form([](const KindCase& c) {
     const std::unique_ptr<DecodeState> state = c.causal ? c.layer->decode({batch, length, c.device}) : nullptr;
     if (!state) return;
     std::unique_ptr<DecodeState> copy;
@@ -129,7 +129,7 @@ TEST_CASE("attention kinds: a copied decode state goes on as the state itself") 
 }
 
 TEST_CASE("attention kinds: padding changes neither valid outputs nor their gradients") {
-  for_each_form([](const Case& c) {
+  for_each_form([](const KindCase& c) {
     const Indices lengths(Shape{batch}, {7, static_cast<int32_t>(length)}, c.device);
     const Tensor q = queries(1, c.device), k = queries(2, c.device), v = values(3, c.device);
     std::vector<std::vector<float>> outputs, gradients;
@@ -156,7 +156,7 @@ TEST_CASE("attention kinds: padding changes neither valid outputs nor their grad
 }
 
 TEST_CASE("attention kinds: a sequence alone gives what it gives padded, beside a longer one") {
-  for_each_form([](const Case& c) {
+  for_each_form([](const KindCase& c) {
     const Indices lengths(Shape{batch}, {7, static_cast<int32_t>(length)}, c.device);
     const auto alone = [&](const Tensor& x) {
       return Tensor(Shape{1, 7, x.shape()[2], x.size() / (batch * length * x.shape()[2])}, before(x, 7, 0), c.device);
@@ -173,7 +173,7 @@ TEST_CASE("attention kinds: a sequence alone gives what it gives padded, beside 
 }
 
 TEST_CASE("attention kinds: a causal output does not depend on later positions") {
-  for_each_form([](const Case& c) {
+  for_each_form([](const KindCase& c) {
     if (!c.causal) return;
     const Tensor q = queries(1, c.device), k = queries(2, c.device), v = values(3, c.device);
     const Tensor none;
@@ -189,7 +189,7 @@ TEST_CASE("attention kinds: a causal output does not depend on later positions")
 }
 
 TEST_CASE("attention kinds: decoding one position at a time equals the parallel form") {
-  for_each_form([](const Case& c) {
+  for_each_form([](const KindCase& c) {
     const std::unique_ptr<DecodeState> state = c.causal ? c.layer->decode({batch, length, c.device}) : nullptr;
     if (!state) return;
     const Tensor q = queries(1, c.device), k = queries(2, c.device), v = values(3, c.device);

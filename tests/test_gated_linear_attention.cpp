@@ -227,6 +227,31 @@ TEST_CASE("gated_linear_attention: segments and single positions give what the w
   });
 }
 
+TEST_CASE("gated_linear_attention: whatever stands in padding changes nothing and gets no gradient") {
+  for_all_cases({{3, 9, 2, 3, 5}}, [](const Case& x) {
+    if (!x.lengths) return;
+    const std::vector<int32_t> lengths = x.lengths.to_vector();
+    std::vector<std::vector<float>> results[2];
+    for (const bool has_nan : {false, true}) {
+      std::vector<Tensor> inputs = x.inputs();
+      for (Tensor& input : inputs) {
+        std::vector<float> numbers = input.to_vector();
+        const bool is_state = input.shape() == x.state.shape(), is_query = &input == inputs.data();
+        const size_t row = numbers.size() / static_cast<size_t>(x.b * x.l);  // of a position
+        for (size_t i = 0; has_nan && !is_state && !is_query && i < numbers.size(); ++i)
+          if (static_cast<int64_t>(i / row) % x.l >= lengths[i / row / static_cast<size_t>(x.l)]) numbers[i] = NAN;
+        input = Tensor(input.shape(), numbers, input.device()).set_wants_grad();
+      }
+      Tape tape;
+      const auto [y, state] = x(inputs);
+      results[has_nan] = {y.to_vector(), state.to_vector()};
+      const Gradients g = tape.backward(add(sum(square(y)), sum(square(state))));
+      for (const Tensor& input : inputs) results[has_nan].push_back(g.of(input).to_vector());
+    }
+    CHECK(results[0] == results[1]);
+  });
+}
+
 TEST_CASE("gated_linear_attention: the same bytes with any number of threads") {
   const Case x({3, 130, 3, 32, 32}, UpdateRule::delta, Decay::channel, true, Device::cpu);
   std::vector<std::vector<float>> first;

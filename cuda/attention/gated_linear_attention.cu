@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(32)
   dbeta = warp_sum(dbeta);
   term = warp_sum(term);
   if (lane != 0) return;
-  if (to.dbeta) to.dbeta[at] = p.is_padding ? 0 : dbeta;
+  if (to.dbeta) to.dbeta[at] = dbeta;
   if (to.dg && !in.per_channel) to.dg[at] = term;
 }
 

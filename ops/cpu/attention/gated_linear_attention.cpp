@@ -43,17 +43,17 @@ RUNNEL_INLINE inline void by_columns(int64_t columns, F f) {
   for (; at < columns; at += lanes) f(std::integral_constant<int, 1>(), at);
 }
 
-// S or D: s[r,:] := c[r] s[r,:] + x[r] b, and with two writes + z[r] d. Then the sums over all rows of f[r] s[r,:] ->
-// first and, if there are two, of h[r] s[r,:] -> second.
+struct Write {
+  const float *key, *value;
+};
 struct Sum {
   const float* weight;
   float* to;
 };
-struct Write {
-  const float *key, *value;
-};
+// S or D: s[r,:] := kept[r] s[r,:] + the sum over the writes of key[r] value. Then for each of the sums, to = sum over
+// r of weight[r] s[r,:].
 template <int writes, int sums>
-RUNNEL_NOINLINE void advance(const Matrix& s, const float* c, std::array<Write, writes> added,
+RUNNEL_NOINLINE void advance(const Matrix& s, const float* kept, std::array<Write, writes> added,
                              std::array<Sum, sums> wanted) {
   by_columns(s.columns, [&]<int width>(std::integral_constant<int, width>, int64_t at) RUNNEL_INLINE {
     Lanes sum[sums][width] = {}, value[writes][width];
@@ -62,7 +62,7 @@ RUNNEL_NOINLINE void advance(const Matrix& s, const float* c, std::array<Write, 
     for (int64_t r = 0; r < s.rows; ++r) {
       float* const row = s.row(r) + at;
       for (int w = 0; w < width; ++w) {
-        Lanes now = c[r] * load(row + w * lanes);
+        Lanes now = kept[r] * load(row + w * lanes);
         for (int i = 0; i < writes; ++i) now += added[i].key[r] * value[i][w];
         store(row + w * lanes, now);
         for (int i = 0; i < sums; ++i) sum[i][w] += wanted[i].weight[r] * now;
@@ -334,7 +334,7 @@ void sum_decays(float* dg, const GatedInputs& in, int64_t n, const float* carry)
   const Walk walk(in, n, Walk::From::right, nullptr);
   for (int64_t c = 0; c < width; ++c) {
     float sum = carry[c];
-    for (int64_t i = 1; width == 1 && !in.per_channel && i < s.e; ++i) sum += carry[i];
+    for (int64_t i = 1; !in.per_channel && i < s.e; ++i) sum += carry[i];
     for (int64_t t = s.length - 1; t >= 0; --t) {
       float& x = dg[walk.at(t) * width + c];
       sum += x;
