@@ -546,6 +546,13 @@ TEST_CASE("the command line: help and version") {
 }
 
 TEST_CASE("the command line: what cannot be is one sentence that names the flag") {
+  const auto if_there = [](const std::string& package, const std::string& words) {
+    return has_package(package) ? words : "";
+  };
+  const std::string of_packages = if_there("lra", "lra ") + if_there("speech", "speech "),
+                    benchmarks_of_packages = if_there("lra", " lra lra-speed") +
+                                             if_there("speech", " speech speech-layers") +
+                                             if_there("processes", " scaling");
   const Sandbox box;
   const struct {
     std::string words, sentence;
@@ -594,7 +601,8 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"bench ladder --batch 2", "--batch 2 needs --length, too"},
       {"bench ladder --heads 0", "--heads: 0 is not a number"},
       {"bench training --runs 0", "--runs: 0 is not a number"},
-      {"bench training --attention fast", "--attention: fast is not one of linear, softmax"},
+      {"bench training --attention fast",
+       "--attention: fast is not one of " + one_of(attention_names(true)).description()},
       {"bench generation --images faces", "--images: faces is not one of mnist, cifar10"},
       {"bench generation --method linear,fast",
        "--method: fast is not one of softmax, stateful-softmax, lsh-1, lsh-4, linear, linear-bf16-state"},
@@ -602,17 +610,18 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"copy train --attention lsh --buckets 7 --out x", "--buckets 7 is odd"},
       {"check --unknown", "--unknown"},
       {"check twice", "twice"},
-      {"", "after \"runnel\" comes one of: copy mnist "},
-      {"", "check bench runs compare completion; --help"},
-      {"sing", "runs compare completion; not \"sing\""},
+      {"", "after \"runnel\" comes one of: copy mnist cifar10 images " + of_packages +
+               "check bench runs compare completion; --help"},
+      {"sing", "after \"runnel\" comes one of: copy mnist cifar10 images " + of_packages +
+                   "check bench runs compare completion; not \"sing\""},
       {"--unknown", "not \"--unknown\""},
       {"copy", "after \"runnel copy\" comes one of: train evaluate; --help"},
       {"copy sing", "after \"runnel copy\" comes one of: train evaluate; not \"sing\""},
       {"mnist", "after \"runnel mnist\" comes one of: train evaluate sample complete state; --help"},
       {"mnist sing", "; not \"sing\""},
       {"mnist --count 3", "; not \"--count\""},
-      {"bench", "after \"runnel bench\" comes one of: attention training generation convergence kernels ladder"},
-      {"bench", "; --help"},
+      {"bench", "after \"runnel bench\" comes one of: attention training generation convergence kernels ladder" +
+                    benchmarks_of_packages + "; --help"},
       {"bench sing", "; not \"sing\""},
       {"copy train mnist train", "mnist"},
       {"copy evaluate train", "train"},

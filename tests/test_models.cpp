@@ -13,6 +13,7 @@
 #include "ops/shapes.h"
 #include "ops/softmax_attention.h"
 #include "tests/check.h"
+#include "tests/paths.h"
 
 using namespace runnel;
 using namespace runnel::test;
@@ -554,10 +555,12 @@ TEST_CASE("recompute: a transformer's gradients are the same to the bit, in less
 
 TEST_CASE("an impossible model is refused") {
   const auto build = [](const AutoregressiveConfig& c) { return [=] { AutoregressiveTransformer(c, Key{1}); }; };
+  const std::string of_packages = has_package("lra") ? ", performer" : "";
   check_fails(build({.encoder = {.heads = 3, .head_dim = 5}}), "the width 3 x 5 must be even");
   check_fails(build({.encoder = {.layers = 0}}), "must be positive");
   check_fails(build({.grid = {.row = -1}}), "a row of -1 bytes");
-  check_fails(build({.encoder = {.attention = {"none"}}}), "attention: none is none of linear, softmax");
+  check_fails(build({.encoder = {.attention = {"none"}}}),
+              "attention: none is none of linear, softmax, lsh" + of_packages);
   check_fails(build({.encoder = {.attention = {"lsh", {{"rounds", int64_t{0}}}}}}), "rounds: 0 is not a number from 1");
   check_fails(build({.encoder = {.attention = {"lsh", {{"rounds", 1.5}}}}}), "lsh's rounds has another type");
   const AutoregressiveTransformer model(config, Key{1});

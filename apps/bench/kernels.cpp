@@ -170,14 +170,14 @@ std::vector<BenchKernel> kernels(Device device) {
   CASE(2 * S * E * E, 4 * S * E * E, linear_attention_step, x0.data(), state.data(), state_z.data(), a.data(), b.data(),
        c.data(), one_position, map, Precision::f32);
   // Strengths and decays with which the state stays bounded.
-  Tensor small_gates(Shape{rows * heads}, device);
+  Tensor of_gates(Shape{rows * heads}, device);
   const Tensor beta = Tensor::full(Shape{rows * heads}, 0.05f, device),
                decay = Tensor::full(beta.shape(), -0.1f, device);
   CASE(4 * N, 6 * N * E, gated_linear_attention_forward, x0.data(), state.data(),
        GatedInputs{a.data(), b.data(), c.data(), beta.data(), decay.data(), nullptr, nullptr, UpdateRule::delta, false,
                    sizes});
   CASE(9 * N, 20 * N * E, gated_linear_attention_backward,
-       GatedGradients{x0.data(), x1.data(), x2.data(), l.data(), small_gates.data(), nullptr}, g.data(), nullptr,
+       GatedGradients{x0.data(), x1.data(), x2.data(), l.data(), of_gates.data(), nullptr}, g.data(), nullptr,
        GatedInputs{a.data(), b.data(), c.data(), beta.data(), decay.data(), nullptr, nullptr, UpdateRule::delta, false,
                    sizes});
   CASE(4 * N, 4 * scores * E, softmax_attention_forward, x0.data(), l.data(), a.data(), b.data(), c.data(), nullptr,

@@ -87,10 +87,10 @@ int bench_lra(ArenaOptions& o) {
   const auto train = [&](ClassificationSettings& s) {
     const std::string before = s.resume ? saved_updates(s) : "0";
     reset_peak(o.chosen_device());
-    const int status = train_classification(s, data);
+    if (const int status = train_classification(s, data)) return status;
     bytes = before == saved_updates(s) ? 0 : static_cast<double>(memory_use(o.chosen_device()).peak);
     max_bytes = std::max(max_bytes, bytes);
-    return status;
+    return 0;
   };
   const auto row = [&](const ClassificationSettings& s) {
     const LoadedClassifier loaded(s.out, dataset, o);

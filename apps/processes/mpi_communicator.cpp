@@ -209,8 +209,8 @@ std::shared_ptr<Communicator> connect_by_mpi(int64_t count, const std::string& v
         "runnel: {}: {}={} says that there are so many processes, but after {} s not all of them have come; all "
         "must be started with the same command\n",
         name, variable, count, most.count());
-    std::ignore =
-        write(STDERR_FILENO, sentence.data(), sentence.size());  // the output of ranks other than 0 is dropped
+    // Not by stdio: the output of ranks other than 0 is dropped.
+    std::ignore = write(STDERR_FILENO, sentence.data(), sentence.size());
     _exit(1);
   });
   auto all = std::make_shared<MpiCommunicator>();

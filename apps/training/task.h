@@ -32,9 +32,8 @@ class Task {
   virtual Parameters parameters() const = 0;               // of the model
   virtual nlohmann::json model() const = 0;                // the model's configuration
   virtual nlohmann::json data() const { return nullptr; }  // for checkpoints: needed to use the model
-  virtual int64_t epoch() const {
-    return 0;
-  }  // sequences in the training set, for loss.png; 0: there is no end of them
+  // Sequences in the training set, for loss.png; 0: there is no end of them.
+  virtual int64_t epoch() const { return 0; }
   virtual Unit loss_unit() const { return Unit::nats; }
 
   // Sequences first .. first + count - 1 of all that are trained on one after another: update number s, from 0, takes

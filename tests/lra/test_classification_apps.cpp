@@ -253,6 +253,7 @@ TEST_CASE("bench lra: a row for each kind beside published results, and runs tha
   succeed(box, bench + "2");
   const Result result = succeed(box, bench + "4");
   CHECK(contains(result.out, "resuming at step 2"));
+  CHECK(contains(result.out, "the first operator only"));
   const std::string csv = read(box.folder / "tables" / "listops-tiny.csv");
   CHECK(contains(csv, "\nthe first operator only,-,-,-,"));
   CHECK(contains(csv, "\nlinear,1,4,"));
