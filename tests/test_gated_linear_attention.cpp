@@ -284,6 +284,15 @@ TEST_CASE("gated_linear_attention: memory beyond inputs, output and gradients do
   CHECK_EQ(extra(4096), extra(512));
 }
 
+TEST_CASE("gated_linear_attention: without positions the state stays as it is") {
+  for (const Device device : devices()) {
+    const Tensor none(Shape{2, 0, 1, 3}, device), state = random_tensor(Shape{2, 1, 3, 3}, 1, -1, 1, device);
+    const auto [y, last] = gated_linear_attention(none, none, none, {.rule = UpdateRule::delta}, state);
+    CHECK_EQ(y.shape(), none.shape());
+    CHECK(last.to_vector() == state.to_vector());
+  }
+}
+
 TEST_CASE("gated_linear_attention: tensors that do not fit are refused by name") {
   const Tensor q(Shape{2, 3, 2, 4}), v(Shape{2, 3, 2, 5});
   const auto with = [&](const Gates& gates, const Tensor& state = {}) {

@@ -26,6 +26,7 @@
 // each thread. Sums over columns of S and D are sums over rows of their transposes, which walk beside them.
 #include <array>
 #include <type_traits>
+#include <utility>
 
 #include "ops/cpu/loops.h"
 #include "ops/cpu/scratch.h"
@@ -223,6 +224,15 @@ void set_transposed(const Matrix& to, const float* from, int64_t e) {
     for (int64_t m = 0; m < to.rows; ++m) to.row(m)[c] = from[c * to.rows + m];
 }
 
+// A state and its transpose, as sequence n of `all` [B,H,E,M] has it; null: zero.
+std::pair<Matrix, Matrix> both_states(Walk& walk, const float* all, const GatedInputs& in, int64_t n) {
+  const float* const own = all ? all + n * in.sizes.e * in.sizes.m : nullptr;
+  const Matrix state = walk.state(), transposed = walk.transposed();
+  set(state, own, in.sizes.m);
+  set_transposed(transposed, own, in.sizes.e);
+  return {state, transposed};
+}
+
 template <bool delta>
 void forward(float* y, float* s1, const GatedInputs& in, int64_t n, float* memory) {
   const AttentionSizes& s = in.sizes;
@@ -240,11 +250,8 @@ template <bool delta>
 void backward_reads(const GatedGradients& to, const float* dy, const float* ds1, const GatedInputs& in, int64_t n,
                     float* memory, float* carry) {
   const AttentionSizes& s = in.sizes;
-  const float* const s0 = in.s0 ? in.s0 + n * s.e * s.m : nullptr;
   Walk walk(in, n, Walk::From::left, memory);
-  const Matrix state = walk.state(), transposed = walk.transposed();
-  set(state, s0, s.m);
-  set_transposed(transposed, s0, s.e);
+  const auto [state, transposed] = both_states(walk, in.s0, in, n);
   float *const dq = walk.of_e(), *const unused = walk.of_e(), *const none = walk.of_m();
   walk.from_left<delta, false>(state, dy,
                                [&](int64_t t, const Position& now, const float* w, const float* u, const float*) {
@@ -263,11 +270,8 @@ template <bool delta>
 void backward_writes(const GatedGradients& to, const float* dy, const float* ds1, const GatedInputs& in, int64_t n,
                      float* memory) {
   const AttentionSizes& s = in.sizes;
-  const float* const last = ds1 ? ds1 + n * s.e * s.m : nullptr;
   Walk walk(in, n, Walk::From::right, memory);
-  const Matrix state = walk.state(), transposed = walk.transposed();
-  set(state, last, s.m);
-  set_transposed(transposed, last, s.e);
+  const auto [state, transposed] = both_states(walk, ds1, in, n);
   Position now = walk.position(), later = walk.position();
   float *w = walk.of_m(), *u = walk.of_m(), *du = walk.of_m(), *dv = walk.of_m(), *erased = walk.of_m();
   float *minus = walk.of_e(), *written = walk.of_e();
@@ -307,11 +311,8 @@ void backward_writes(const GatedGradients& to, const float* dy, const float* ds1
 // For the delta rule: adds erase to dk, and k erase to the terms of dg.
 void backward_erasure(const GatedGradients& to, const GatedInputs& in, int64_t n, float* memory) {
   const AttentionSizes& s = in.sizes;
-  const float* const s0 = in.s0 ? in.s0 + n * s.e * s.m : nullptr;
   Walk walk(in, n, Walk::From::left, memory);
-  const Matrix state = walk.state(), transposed = walk.transposed();
-  set(state, s0, s.m);
-  set_transposed(transposed, s0, s.e);
+  const auto [state, transposed] = both_states(walk, in.s0, in, n);
   float *const erased = walk.of_e(), *const unused = walk.of_e(), *const none = walk.of_m();
   walk.from_left<true, false>(state, nullptr,
                               [&](int64_t t, const Position& now, const float*, const float* u, const float*) {
