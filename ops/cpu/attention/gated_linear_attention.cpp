@@ -224,13 +224,11 @@ void set_transposed(const Matrix& to, const float* from, int64_t e) {
     for (int64_t m = 0; m < to.rows; ++m) to.row(m)[c] = from[c * to.rows + m];
 }
 
-// A state and its transpose, as sequence n of `all` [B,H,E,M] has it; null: zero.
-std::pair<Matrix, Matrix> both_states(Walk& walk, const float* all, const GatedInputs& in, int64_t n) {
+// A state and its transpose become that of sequence n of `all` [B,H,E,M]; null: zero.
+void set_both(Matrix state, Matrix transposed, const float* all, const GatedInputs& in, int64_t n) {
   const float* const own = all ? all + n * in.sizes.e * in.sizes.m : nullptr;
-  const Matrix state = walk.state(), transposed = walk.transposed();
   set(state, own, in.sizes.m);
   set_transposed(transposed, own, in.sizes.e);
-  return {state, transposed};
 }
 
 template <bool delta>
@@ -251,7 +249,8 @@ void backward_reads(const GatedGradients& to, const float* dy, const float* ds1,
                     float* memory, float* carry) {
   const AttentionSizes& s = in.sizes;
   Walk walk(in, n, Walk::From::left, memory);
-  const auto [state, transposed] = both_states(walk, in.s0, in, n);
+  const Matrix state = walk.state(), transposed = walk.transposed();
+  set_both(state, transposed, in.s0, in, n);
   float *const dq = walk.of_e(), *const unused = walk.of_e(), *const none = walk.of_m();
   walk.from_left<delta, false>(state, dy,
                                [&](int64_t t, const Position& now, const float* w, const float* u, const float*) {
@@ -271,7 +270,8 @@ void backward_writes(const GatedGradients& to, const float* dy, const float* ds1
                      float* memory) {
   const AttentionSizes& s = in.sizes;
   Walk walk(in, n, Walk::From::right, memory);
-  const auto [state, transposed] = both_states(walk, ds1, in, n);
+  const Matrix state = walk.state(), transposed = walk.transposed();
+  set_both(state, transposed, ds1, in, n);
   Position now = walk.position(), later = walk.position();
   float *w = walk.of_m(), *u = walk.of_m(), *du = walk.of_m(), *dv = walk.of_m(), *erased = walk.of_m();
   float *minus = walk.of_e(), *written = walk.of_e();
@@ -312,7 +312,8 @@ void backward_writes(const GatedGradients& to, const float* dy, const float* ds1
 void backward_erasure(const GatedGradients& to, const GatedInputs& in, int64_t n, float* memory) {
   const AttentionSizes& s = in.sizes;
   Walk walk(in, n, Walk::From::left, memory);
-  const auto [state, transposed] = both_states(walk, in.s0, in, n);
+  const Matrix state = walk.state(), transposed = walk.transposed();
+  set_both(state, transposed, in.s0, in, n);
   float *const erased = walk.of_e(), *const unused = walk.of_e(), *const none = walk.of_m();
   walk.from_left<true, false>(state, nullptr,
                               [&](int64_t t, const Position& now, const float*, const float* u, const float*) {
