@@ -20,6 +20,7 @@
 #include "apps/cli/terminal.h"
 #include "engine/check.h"
 #include "engine/tape.h"
+#include "models/attention_kinds.h"
 #include "models/decoder.h"
 #include "ops/elementwise.h"
 #include "ops/linear.h"

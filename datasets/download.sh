@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Fetches a data set:  datasets/download.sh mnist|cifar10|fsdd [DIR]
-# DIR: ./data; the files go to DIR/mnist (gzip'd), DIR/cifar-10-batches-bin or DIR/recordings. Tries several mirrors,
+# Fetches a data set:  datasets/download.sh mnist|cifar10|shakespeare|enwik8|fsdd [DIR]
+# DIR: ./data; the files go to DIR/mnist (gzip'd), DIR/cifar-10-batches-bin, DIR/text or DIR/recordings. Tries several mirrors,
 # checks the md5 of each file, of all recordings together, and does not fetch again what is there and intact.
 set -euo pipefail
 
 die() { echo "download.sh: $1" >&2; exit "${2:-1}"; }
 
-usage="usage: datasets/download.sh mnist|cifar10|fsdd [DIR]"
+usage="usage: datasets/download.sh mnist|cifar10|shakespeare|enwik8|fsdd [DIR]"
 [[ $# -ge 1 && $# -le 2 ]] || die "$usage" 2
-otherwise=
+otherwise= remote=
 case $1 in
   mnist)
     folder=${2:-data}/mnist
@@ -40,6 +40,18 @@ case $1 in
       data_batch_5.bin 53f37980c15c3d472c316c40844f3f0d
       test_batch.bin   803d5f7f4d78ea53de84dbe85f74fb6d
     )
+    ;;
+  shakespeare)  # all plays in one file, 1.1 MB: "tinyshakespeare"
+    folder=${2:-data}/text
+    mirrors=(https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare)
+    files=(shakespeare.txt 6fb458f1232090904fb40fe944165e91)
+    remote=input.txt
+    ;;
+  enwik8)  # the first 10^8 bytes of a dump of Wikipedia
+    folder=${2:-data}/text
+    mirrors=(https://mattmahoney.net/dc)
+    files=(enwik8 a1fa5ffddb56f4953e226637dabbb36a)
+    remote=enwik8.zip
     ;;
   fsdd)
     folder=${2:-data}
@@ -102,6 +114,9 @@ for ((i = 0; i < ${#files[@]}; i += 2)); do
   if [[ $1 == mnist ]]; then
     file=$file.gz
     fetch_any "$file" holds "$sum"
+  elif [[ -n $remote ]]; then
+    fetch_any "$remote" holds "$sum"
+    if gzip -dc "$part/$remote" >"$part/$file" 2>/dev/null; then rm "$part/$remote"; else mv "$part/$remote" "$part/$file"; fi
   elif [[ ! -f $part/$archive ]]; then
     fetch_any "$archive" is "$archive_sum"
     tar -xzf "$part/$archive" -C "$part" --strip-components=1 --no-same-owner 2>/dev/null ||

@@ -56,7 +56,8 @@ DataFile::DataFile(const Source& source, const fs::path& path)
 }
 
 void DataFile::damaged(const std::string& what) const {
-  fail(path_.string(), ": ", what, "; remove it and fetch it again with: ", download_);
+  fail(path_.string(), ": ", what,
+       download_.empty() ? "; write it again" : "; remove it and fetch it again with: " + download_);
 }
 
 std::vector<uint8_t> DataFile::read(uint64_t size) {

@@ -21,7 +21,7 @@ std::filesystem::path cache_directory();
 
 struct Source {
   std::string name;                  // "MNIST"
-  std::string download;              // the command that fetches it, without the directory
+  std::string download;              // the command that fetches it, without the directory; empty: it is the user's own
   std::vector<std::string> folders;  // inside the data directory, in search order; "" is the directory itself
   std::string otherwise = {};        // appended to the error: an alternative to fetching it
 };

@@ -1,10 +1,14 @@
 #include "models/config_settings.h"
+#include "models/attention_kinds.h"
+
+#include <algorithm>
 
 namespace runnel {
 namespace {
 
 void append_settings(Settings& list, const AttentionKind& kind, AttentionConfig& config) {
   for (const AttentionKind::Option& option : kind.options) {
+    if (std::ranges::find(list, option.name, &Setting::name) != list.end()) continue;  // of several kinds
     SettingValue& value = config.values.try_emplace(option.name, option.value).first->second;
     std::visit(
         [&](auto& x) {
@@ -50,7 +54,9 @@ Settings list(AutoregressiveConfig& c) {
        {"outputs", &c.outputs, in_range(1, 1 << 24), ""},
        {"max_length", &c.max_length, in_range(1, 1 << 20), ""},
        {"row", &c.grid.row, in_range(0, 1 << 20), "", OldFiles::may_lack_it},
-       {"channels", &c.grid.channels, in_range(1, 3), "", OldFiles::may_lack_it}});
+       {"channels", &c.grid.channels, in_range(1, 3), "", OldFiles::may_lack_it},
+       {"positions", &c.positions, one_of({"sinusoidal", "learned", "none"}), "", OldFiles::may_lack_it},
+       {"tied", &c.tied, {}, "", OldFiles::may_lack_it}});
 }
 
 }  // namespace runnel

@@ -17,7 +17,9 @@ class Decoder {
   // Reads the next token of each sequence and predicts the one after: [B] -> [B,outputs]. Throws Error if max_length
   // positions have been read.
   virtual Tensor step(const Indices& tokens) = 0;
-  virtual void read(const Indices& tokens) { step(tokens); }  // prefill: the same, the prediction discarded
+  virtual void read(const Indices& tokens) { step(tokens); }  // the same, the prediction discarded
+  // Prefill: the next tokens of each sequence, many at once where the attention can read them so: [B,L].
+  virtual void read_all(const Indices& tokens);
 
   // How many tokens it has read: [1], on the model's device.
   virtual const Indices& position() const = 0;
@@ -25,7 +27,7 @@ class Decoder {
   // A copy in which sequence i is sequence rows[i] of this one; goes on independently from here.
   virtual std::unique_ptr<Decoder> select(const std::vector<int64_t>& rows) const = 0;
   // S and Z of a layer; throws if its attention keeps something else.
-  virtual const AttentionState& recurrent_state(int64_t layer) const;
+  virtual AttentionState recurrent_state(int64_t layer) const;
   // Whether every step is the same device work, so that it can be captured as a CUDA graph.
   virtual bool is_replayable() const = 0;
 
@@ -38,6 +40,8 @@ class Decoder {
 bool has_incremental_form(const AutoregressiveTransformer& model);
 // Whether that form keeps S and Z, whose size does not grow with the positions that have been read.
 bool has_recurrent_state(const AutoregressiveTransformer& model);
+// Whether a decoder can read any number of positions: it keeps a memory of constant size, and positions have no code.
+bool is_unbounded(const AutoregressiveTransformer& model);
 
 // With the attention's decode state (S and Z, a KV cache); throws if it has none. S, if it is kept, is kept in
 // `state_precision`, f32 or bf16. The model must outlive the decoder; its linear layers are copied, packed for products

@@ -53,7 +53,6 @@ Encoder::Encoder(const EncoderConfig& c, bool causal, int64_t max_length, Key in
   check(c.dropout >= 0 && c.dropout < 1, "encoder: dropout ", c.dropout, " is not in [0, 1)");
   const int64_t d = c.width(), projected = c.heads * c.head_dim, f = c.feed_forward;
   const AttentionShape shape{c.heads, c.head_dim, causal, d, max_length};
-  const bool has_key = !attention_kind(c.attention.kind).shared_query_key;
   for (int64_t n = 0; n < c.layers; ++n) {
     // init.fold(0) and init.fold(1) are left to the model around the encoder: embedding, predictor.
     const Key key = init.fold(static_cast<uint64_t>(2 + n));
@@ -61,11 +60,13 @@ Encoder::Encoder(const EncoderConfig& c, bool causal, int64_t max_length, Key in
       return random_linear(out, in, key.fold(number), device);
     };
     const AttentionSeeds keys{.fixed = Key{}.fold(static_cast<uint64_t>(1 + n)).fold(3), .init = key.fold(6)};
+    const auto attention = make_attention(c.attention, shape, keys, device);
+    const bool has_key = !attention->shares_query_key();
     layers.push_back({.query = linear(0, projected, d),
                       .key = has_key ? linear(1, projected, d) : Linear(),
                       .value = linear(2, projected, d),
                       .out = linear(3, d, projected),
-                      .attention = make_attention(c.attention, shape, keys, device),
+                      .attention = attention,
                       .norm1 = unit_layer_norm(d, device),
                       .linear1 = linear(4, f, d),
                       .linear2 = linear(5, d, f),
@@ -80,18 +81,29 @@ Encoder::Encoder(const EncoderConfig& c, bool causal, int64_t max_length, Key in
   norm = unit_layer_norm(d, device);
 }
 
-Tensor Encoder::operator()(Tensor x, const AttentionContext& context) const {
+Tensor Encoder::operator()(Tensor x, const AttentionContext& context, EncoderMemory* memory) const {
   check(x.shape().rank() == 3 && x.shape()[2] == config.width(), "encoder: x ", x.shape(), " is not [B,L,",
         config.width(), "]");
+  check(!memory || (std::ssize(*memory) == config.layers && !config.recompute),
+        "encoder: a memory needs attention that keeps one, and no recomputation");
   const float dropout = context.key ? static_cast<float>(config.dropout) : 0;
   for (size_t n = 0; n < layers.size(); ++n) {
     AttentionContext own = context;
     if (own.key) own.key = own.key->fold(1 + n);
+    if (memory) own.memory = &(*memory)[n];
     // By value: the tape may keep it.
     const auto run = [layer = layers[n], x, dropout, own] { return layer(x, dropout, own); };
     x = config.recompute ? recompute(run) : run();
+    if (memory)
+      for (Tensor& kept : (*memory)[n]) kept = detach(kept);
   }
   return norm(x);
+}
+
+EncoderMemory Encoder::empty_memory(int64_t batch) const {
+  EncoderMemory memory;
+  for (const EncoderLayer& layer : layers) memory.push_back(layer.attention->empty_memory(batch, norm.weight.device()));
+  return memory[0].empty() ? EncoderMemory() : memory;
 }
 
 void Encoder::append_parameters(Parameters& all, const std::string& prefix) const {

@@ -51,6 +51,8 @@ struct EncoderLayer {
   Tensor feed_forward(const Tensor& x, Dropout inner, Dropout outer) const;
 };
 
+using EncoderMemory = std::vector<std::vector<Tensor>>;  // of each layer: AttentionLayer::empty_memory
+
 struct Encoder {
   EncoderConfig config;
   std::vector<EncoderLayer> layers;
@@ -60,8 +62,12 @@ struct Encoder {
   Encoder(const EncoderConfig& c, bool causal, int64_t max_length, Key init, Device device = Device::cpu);
 
   // With context.key, dropout and the attention's randomness are drawn from it (training); without, there is no
-  // dropout.
-  Tensor operator()(Tensor x, const AttentionContext& context = {}) const;  // [B,L,D] -> [B,L,D]
+  // dropout. With a memory, goes on from it, and leaves in it what the next positions need: constants, since gradients
+  // end at its beginning. Throws Error if the attention has none, or with config.recompute.
+  Tensor operator()(Tensor x, const AttentionContext& context = {},
+                    EncoderMemory* memory = nullptr) const;  // [B,L,D] -> [B,L,D]
+  // Before the first position; {} if the attention has no memory of constant size.
+  EncoderMemory empty_memory(int64_t batch) const;
   void append_parameters(Parameters& all, const std::string& prefix) const;
 };
 

@@ -13,6 +13,7 @@ struct IncrementalEncoder::Packed {
     PackedLinear out, linear1, linear2;
     LayerNorm norm1, norm2;
     bool gelu;
+    std::shared_ptr<const AttentionLayer> attention;
 
     explicit Layer(const EncoderLayer& l)
         : projections{{l.query.weight, l.query.bias}, {l.key.weight, l.key.bias}, {l.value.weight, l.value.bias}},
@@ -21,7 +22,8 @@ struct IncrementalEncoder::Packed {
           linear2(l.linear2.weight, l.linear2.bias),
           norm1(l.norm1),
           norm2(l.norm2),
-          gelu(l.gelu) {}
+          gelu(l.gelu),
+          attention(l.attention) {}
 
     Tensor feed_forward(const Tensor& x) const {
       return linear(gelu ? runnel::gelu(linear(x, linear1)) : linear(x, linear1, Activation::relu), linear2);
@@ -42,15 +44,28 @@ IncrementalEncoder::IncrementalEncoder(const Encoder& encoder, const DecodeOptio
       std::make_shared<Packed>(Packed{encoder.config, {encoder.layers.begin(), encoder.layers.end()}, encoder.norm});
 }
 
-Tensor IncrementalEncoder::step(Tensor x, const Indices& position) {
+Tensor IncrementalEncoder::step(const Tensor& x, const Indices& position) {
+  return run(x, [&](size_t n, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& in) {
+    return states_[n]->step(q, k, v, in, position);
+  });
+}
+
+Tensor IncrementalEncoder::read(const Tensor& x) {
+  return run(x, [&](size_t n, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& in) {
+    return (*packed_->layers[n].attention)(q, k, v, {.input = in, .memory = states_[n]->memory()});
+  });
+}
+
+Tensor IncrementalEncoder::run(Tensor x, const Attend& attend) const {
   const EncoderConfig& c = packed_->config;
   const bool pre_norm = c.norm == "pre";
-  const int64_t batch = x.shape()[0];
-  const Shape projected{batch, 1, c.heads * c.head_dim}, split{batch, 1, c.heads, c.head_dim};
+  const int64_t batch = x.shape()[0], length = x.shape()[1];
+  const Shape projected{batch, length, c.heads * c.head_dim}, split{batch, length, c.heads, c.head_dim};
   for (size_t n = 0; n < states_.size(); ++n) {
     const Packed::Layer& layer = packed_->layers[n];
-    const std::vector<Tensor> qkv = linear(pre_norm ? layer.norm1(x) : x, layer.projections);
-    const Tensor a = states_[n]->step(reshape(qkv[0], split), reshape(qkv[1], split), reshape(qkv[2], split), position);
+    const Tensor in = pre_norm ? layer.norm1(x) : x;
+    const std::vector<Tensor> qkv = linear(in, layer.projections);
+    const Tensor a = attend(n, reshape(qkv[0], split), reshape(qkv[1], split), reshape(qkv[2], split), in);
     const Tensor attended = linear(reshape(a, projected), layer.out);
     if (pre_norm) {
       const Tensor x1 = add(x, attended);

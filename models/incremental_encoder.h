@@ -1,6 +1,7 @@
 // A causal encoder one position at a time, for a batch of sequences: the function of Encoder without gradient and
 // dropout. Its linear layers are copied, packed for products with few rows.
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -15,7 +16,10 @@ class IncrementalEncoder {
 
   // x of position number position[0] of each sequence, which comes after all that it was called with: [B,1,D] [1] ->
   // [B,1,D].
-  Tensor step(Tensor x, const Indices& position);
+  Tensor step(const Tensor& x, const Indices& position);
+  // The same of L positions at once, and whether the attention can do that.
+  Tensor read(const Tensor& x);  // [B,L,D] -> [B,L,D]
+  bool can_read() const { return states_[0]->memory() != nullptr; }
   // A copy in which sequence i is sequence rows[i] of this one; goes on independently from here.
   IncrementalEncoder select(const Indices& rows) const;
   int64_t bytes() const;  // of states, for the whole batch
@@ -25,6 +29,9 @@ class IncrementalEncoder {
  private:
   struct Packed;
   IncrementalEncoder() = default;
+  using Attend =
+      std::function<Tensor(size_t layer, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& x)>;
+  Tensor run(Tensor x, const Attend& attend) const;
 
   std::shared_ptr<const Packed> packed_;
   std::vector<std::unique_ptr<DecodeState>> states_;

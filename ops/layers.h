@@ -1,4 +1,4 @@
-// Layers: dropout, layer normalisation, embedding, short convolutions. ops/ops.h has the letters.
+// Layers: dropout, layer normalisation, embedding. ops/ops.h has the letters.
 #pragma once
 #include "engine/random.h"
 #include "engine/tensor.h"
@@ -16,16 +16,5 @@ Tensor add_layer_norm(const Tensor& x, const Tensor& a, const Tensor& gamma, con
 // left out, an empty first is 0. On the CPU, throws if a token is not in [0, V) or code has too few rows.
 Tensor embedding(const Indices& tokens, const Tensor& table, const Tensor& code, Dropout dropout = {},
                  const Indices& first = {});  // [B,L] [V,D1] [at least first+L,D2] . [1] -> [B,L,D1+D2]
-
-// Depthwise: each channel c of D sees its own last K <= 16 positions, z_t = sum over j < K of weight[c,j] x_{t-j}; y = z,
-// or silu(z). Before the first position stands `before`, the oldest one first, or zeros if it is empty.
-struct CausalConvolution {
-  bool silu = false;
-};
-Tensor causal_convolution(const Tensor& x, const Tensor& weight, CausalConvolution options = {},
-                          const Tensor& before = {});  // [B,L,D] [D,K] . [B,K-1,D] -> [B,L,D]
-// One position, L = 1, for decoding: x becomes the last row of `before`. Has no gradient.
-Tensor causal_convolution_step(const Tensor& x, const Tensor& weight, CausalConvolution options,
-                               Tensor& before);  // [B,1,D] [D,K] . [B,K-1,D] -> [B,1,D]
 
 }  // namespace runnel

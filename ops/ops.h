@@ -14,6 +14,7 @@
 #include "engine/tape.h"
 #include "engine/tensor.h"
 #include "ops/attention_mask.h"
+#include "ops/causal_convolution.h"
 #include "ops/elementwise.h"
 #include "ops/gated_linear_attention.h"
 #include "ops/layers.h"

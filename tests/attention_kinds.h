@@ -2,13 +2,13 @@
 #pragma once
 #include <memory>
 
-#include "models/attention.h"
+#include "models/attention_kinds.h"
 #include "tests/check.h"
 
 namespace runnel::test {
 
 inline constexpr int64_t batch = 2, length = 13, heads = 2, e = 4;
-inline constexpr AttentionSeeds layer_keys{.fixed = Key{5}, .init = Key{6}};
+inline constexpr AttentionSeeds layer_keys{.fixed = Key{5}, .init = Key{8}};
 
 constexpr AttentionShape shape(bool causal) { return {heads, e, causal, heads * e, length}; }
 

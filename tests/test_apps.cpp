@@ -7,7 +7,7 @@
 
 #include "apps/cli/runtime.h"
 #include "datasets/copy_task.h"
-#include "models/attention.h"
+#include "models/attention_kinds.h"
 #include "models/checkpoint.h"
 #include "models/safetensors.h"
 #include "tests/check.h"
@@ -610,9 +610,9 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"copy train --attention lsh --buckets 7 --out x", "--buckets 7 is odd"},
       {"check --unknown", "--unknown"},
       {"check twice", "twice"},
-      {"", "after \"runnel\" comes one of: copy mnist cifar10 images " + of_packages +
+      {"", "after \"runnel\" comes one of: copy mnist cifar10 images text recall " + of_packages +
                "check bench runs compare completion; --help"},
-      {"sing", "after \"runnel\" comes one of: copy mnist cifar10 images " + of_packages +
+      {"sing", "after \"runnel\" comes one of: copy mnist cifar10 images text recall " + of_packages +
                    "check bench runs compare completion; not \"sing\""},
       {"--unknown", "not \"--unknown\""},
       {"copy", "after \"runnel copy\" comes one of: train evaluate; --help"},
@@ -620,7 +620,7 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"mnist", "after \"runnel mnist\" comes one of: train evaluate sample complete state; --help"},
       {"mnist sing", "; not \"sing\""},
       {"mnist --count 3", "; not \"--count\""},
-      {"bench", "after \"runnel bench\" comes one of: attention training generation convergence kernels ladder" +
+      {"bench", "after \"runnel bench\" comes one of: attention training generation convergence recall kernels ladder" +
                     benchmarks_of_packages + "; --help"},
       {"bench sing", "; not \"sing\""},
       {"copy train mnist train", "mnist"},

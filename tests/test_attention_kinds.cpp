@@ -2,10 +2,11 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 
-#include "models/attention.h"
+#include "models/attention_kinds.h"
 #include "models/encoder.h"
 #include "ops/elementwise.h"
 #include "ops/linear_attention.h"
@@ -38,14 +39,20 @@ std::vector<float> before(const Tensor& y, int64_t end, int64_t sequence) {
 
 }  // namespace
 
-TEST_CASE("attention kinds: names are unique, and so are the names of their settings") {
-  std::set<std::string> names, options;
+TEST_CASE("attention kinds: names are unique; settings of one name in several kinds are the same") {
+  std::set<std::string> names;
+  std::map<std::string, const AttentionKind::Option*> options;
   for (const AttentionKind* kind : attention_kinds()) {
     CHECK(names.insert(kind->name).second);
     CHECK_FALSE(kind->help.empty());
     CHECK_FALSE(kind->paper.empty());
     CHECK((kind->causal || kind->full));
-    for (const AttentionKind::Option& option : kind->options) CHECK(options.insert(option.name).second);
+    for (const AttentionKind::Option& option : kind->options) {
+      const AttentionKind::Option& first = *options.try_emplace(option.name, &option).first->second;
+      CHECK(first.value == option.value);
+      CHECK(first.allowed.description() == option.allowed.description());
+      CHECK(first.help == option.help);
+    }
   }
 }
 
@@ -53,8 +60,8 @@ TEST_CASE("attention kinds: the output has the shape of v, and is the same on ev
   for_each_form([](const KindCase& c) {
     const auto run = [&](Device device) {
       const auto layer = make_attention(small(*c.kind), shape(c.causal), layer_keys, device);
-      return (*layer)(queries(1, device), c.kind->shared_query_key ? Tensor() : queries(2, device), values(3, device),
-                      {.input = layer_input(device)});
+      return (*layer)(queries(1, device), c.layer->shares_query_key() ? Tensor() : queries(2, device),
+                      values(3, device), {.input = layer_input(device)});
     };
     const Tensor y = run(c.device);
     CHECK_EQ(y.shape(), Shape{batch, length, heads, e});
@@ -64,7 +71,7 @@ TEST_CASE("attention kinds: the output has the shape of v, and is the same on ev
 
 TEST_CASE("attention kinds: four-point gradients of q, k, v, the layer's input and what the kind learns") {
   for_each_form([](const KindCase& c) {
-    const bool shared = c.kind->shared_query_key;
+    const bool shared = c.layer->shares_query_key();
     std::vector<Tensor> inputs{queries(1, c.device), values(3, c.device), layer_input(c.device)};
     if (!shared) inputs.push_back(queries(2, c.device));
     const size_t first_learned = inputs.size();
@@ -121,9 +128,10 @@ TEST_CASE("attention kinds: a copied decode state goes on as the state itself") 
       const auto random = [&](uint64_t seed) {
         return random_tensor(Shape{batch, 1, heads, e}, static_cast<uint64_t>(10 * l) + seed, 0, 1, c.device);
       };
+      const Tensor x = reshape(random(4), Shape{batch, 1, heads * e});
       const Indices at(Shape{1}, {l}, c.device);
-      const Tensor y = state->step(random(1), random(2), random(3), at);
-      if (copy) CHECK(copy->step(random(1), random(2), random(3), at).to_vector() == y.to_vector());
+      const Tensor y = state->step(random(1), random(2), random(3), x, at);
+      if (copy) CHECK(copy->step(random(1), random(2), random(3), x, at).to_vector() == y.to_vector());
     }
   });
 }
@@ -137,7 +145,7 @@ TEST_CASE("attention kinds: padding changes neither valid outputs nor their grad
       const auto padded = [&](const Tensor& x) { return (other ? changed_from(x, 7, 0) : clone(x)).set_wants_grad(); };
       const Tensor own_q = padded(q), own_k = padded(k), own_v = padded(v);
       Tape tape;
-      const Tensor y = (*c.layer)(own_q, c.kind->shared_query_key ? Tensor() : own_k, own_v,
+      const Tensor y = (*c.layer)(own_q, c.layer->shares_query_key() ? Tensor() : own_k, own_v,
                                   {.lengths = lengths, .input = padded(layer_input(c.device))});
       outputs.push_back(before(y, 7, 0));
       outputs.push_back(before(y, length, 1));
@@ -163,7 +171,7 @@ TEST_CASE("attention kinds: a sequence alone gives what it gives padded, beside 
     };
     const Tensor q = queries(1, c.device), k = queries(2, c.device), v = values(3, c.device);
     const Tensor x = layer_input(c.device), none;
-    const bool shared = c.kind->shared_query_key;
+    const bool shared = c.layer->shares_query_key();
     const Tensor padded = (*c.layer)(q, shared ? none : k, v, {.lengths = lengths, .input = x});
     const Tensor y = (*c.layer)(alone(q), shared ? none : alone(k), alone(v),
                                 {.input = Tensor(Shape{1, 7, heads * e}, before(x, 7, 0), c.device)});
@@ -177,7 +185,7 @@ TEST_CASE("attention kinds: a causal output does not depend on later positions")
     if (!c.causal) return;
     const Tensor q = queries(1, c.device), k = queries(2, c.device), v = values(3, c.device);
     const Tensor none;
-    const bool shared = c.kind->shared_query_key;
+    const bool shared = c.layer->shares_query_key();
     const Tensor x = layer_input(c.device);
     const Tensor a = (*c.layer)(q, shared ? none : k, v, {.input = x});
     const Tensor b = (*c.layer)(changed_from(q, 8, 0), shared ? none : changed_from(k, 8, 0), changed_from(v, 8, 0),
@@ -208,9 +216,41 @@ TEST_CASE("attention kinds: decoding one position at a time equals the parallel 
         expected.insert(expected.end(), whole.begin() + (b * length + l) * heads * e,
                         whole.begin() + (b * length + l + 1) * heads * e);
       const Indices at(Shape{1}, {static_cast<int32_t>(l)}, c.device);
-      check_close(state->step(position(q), position(k), position(v), at), expected, reduction);
+      const Tensor x = reshape(position(layer_input(c.device)), Shape{batch, 1, heads * e});
+      check_close(state->step(position(q), position(k), position(v), x, at), expected, reduction);
     }
   });
+}
+
+TEST_CASE("attention kinds: segments that carry a memory give what the whole sequence gives, and gradients within") {
+  Choices with_memory;
+  for_each_form([&](const KindCase& c) {
+    std::vector<Tensor> memory = c.layer->empty_memory(batch, c.device);
+    if (!c.causal || memory.empty()) return;
+    if (c.device == Device::cpu) with_memory.push_back(c.kind->name);
+    const std::vector<Tensor> in{queries(1, c.device), queries(2, c.device), values(3, c.device),
+                                 layer_input(c.device)};
+    const Tensor whole = (*c.layer)(in[0], in[1], in[2], {.input = in[3]});
+    std::vector<Tensor> parts;
+    for (int64_t first = 0; first < length; first += 5) {
+      const auto part = [&](const Tensor& x) { return slice(x, 1, first, std::min<int64_t>(5, length - first)); };
+      parts.push_back((*c.layer)(part(in[0]), part(in[1]), part(in[2]), {.input = part(in[3]), .memory = &memory}));
+    }
+    check_close(concat(parts, 1), doubles(whole), reduction);
+    std::unique_ptr<DecodeState> state = c.layer->decode({batch, length, c.device});
+    REQUIRE(state->memory() != nullptr);
+    (*c.layer)(in[0], in[1], in[2], {.input = in[3], .memory = state->memory()});
+    for (size_t i = 0; i < memory.size(); ++i) check_close((*state->memory())[i], doubles(memory[i]), reduction);
+
+    const auto few = [](const Tensor& x) { return slice(x, 1, 0, 3); };
+    const auto second = [&](const std::vector<Tensor>& x) {  // a segment after another one
+      std::vector<Tensor> kept;
+      for (const Tensor& one : memory) kept.push_back(detach(one));
+      return (*c.layer)(x[0], x[1], x[2], {.input = few(in[3]), .memory = &kept});
+    };
+    check_gradients(second, {few(in[0]), few(in[1]), few(in[2])});
+  });
+  CHECK(with_memory == Choices{"linear", "retention", "gla", "deltanet", "gated-deltanet", "kda"});
 }
 
 TEST_CASE("encoder: every kind of attention trains without a causal mask, with padding") {

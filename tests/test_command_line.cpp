@@ -7,7 +7,7 @@
 
 #include "apps/cli/runtime.h"
 #include "engine/text.h"
-#include "models/attention.h"
+#include "models/attention_kinds.h"
 #include "models/settings.h"
 #include "models/settings_text.h"
 #include "ops/numerics.h"

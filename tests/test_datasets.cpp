@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -15,7 +16,9 @@
 #include "datasets/cifar10.h"
 #include "datasets/copy_task.h"
 #include "datasets/mnist.h"
+#include "datasets/recall_task.h"
 #include "datasets/synthetic_digits.h"
+#include "datasets/text_file.h"
 #include "tests/check.h"
 #include "tests/paths.h"
 
@@ -93,6 +96,75 @@ TEST_CASE("images: bytes 0 .. n-2 in, bytes 1 .. n-1 out, around the end of the 
   CHECK(byte_batch(set, 0, 0).tokens.size() == 0);
   check_fails([&] { byte_batch(set, -1, 1); }, "from number -1");
   check_fails([&] { byte_batch(slice(set, 0, 0), 0, 1); }, "no image");
+}
+
+TEST_CASE("text: nine tenths train, one validates; a window's targets are one byte further, around the end") {
+  const fs::path folder = fs::temp_directory_path() / ("runnel_text_" + std::to_string(getpid()));
+  fs::create_directories(folder / "b");
+  const fs::path path = folder / "a.txt";
+  std::ofstream(path) << "0123456789abcdefghi\xff";
+  const Text text = load_text(path, 1);
+  CHECK(std::string(text.train.begin(), text.train.end()) == "0123456789abcdefgh");
+  CHECK(text.validation == std::vector<uint8_t>{'i', 255});
+  Text other = text;
+  other.validation[0] = 'j';
+  CHECK(checksum(other) != checksum(text));
+  TextBatch batch = text_windows(text.train, {14, 0}, 3, true);
+  CHECK(batch.tokens.shape() == Shape{2, 3});
+  CHECK(batch.tokens.to_vector() == std::vector<int32_t>{'e', 'f', 'g', '0', '1', '2'});
+  CHECK(batch.targets.to_vector() == std::vector<int32_t>{'f', 'g', 'h', '1', '2', '3'});
+  CHECK(batch.kept.to_vector() == std::vector<float>{1, 1});
+  batch = text_windows(text.train, {17}, 2);
+  CHECK(batch.tokens.to_vector() == std::vector<int32_t>{'h', '0'});
+  CHECK(batch.targets.to_vector() == std::vector<int32_t>{'0', '1'});
+  CHECK(batch.kept.to_vector() == std::vector<float>{0});
+  check_fails([&] { load_text(path, 2); }, "20 bytes; with --length 2 it takes 30 or more");
+
+  std::ofstream(folder / "b" / "second") << "BB";
+  std::ofstream(folder / ".hidden") << "no";
+  const std::vector<uint8_t> all = read_text(folder);
+  CHECK(std::string(all.begin(), all.end()) ==
+        "0123456789abcdefghi\xff"
+        "BB");
+  fs::remove_all(folder);
+  check_fails([&] { load_text(path, 1); }, path.string() + " is not there; datasets/download.sh shakespeare");
+  fs::create_directories(folder);
+  check_fails([&] { load_text(folder, 1); }, "no file lies in the folder");
+  std::ofstream(path) << "";
+  check_fails([&] { load_text(path, 1); }, "has 0 bytes; a language model needs two");
+  fs::remove_all(folder);
+}
+
+TEST_CASE("recall task: pairs, then each key once; the value of each is asked for; the rest are no keys") {
+  const RecallTask task{.vocabulary = 64};
+  for (const auto& [length, pairs] : std::vector<std::pair<int64_t, int64_t>>{{64, 4}, {64, 16}, {33, 8}, {4, 1}}) {
+    const RecallBatch batch = task.batch(Key{3}, 20, length, pairs);
+    const std::vector<int32_t> tokens = batch.tokens.to_vector(), places = batch.places.to_vector(),
+                               values = batch.values.to_vector();
+    for (int64_t b = 0; b < 20; ++b) {
+      const auto at = [&](int64_t t) { return tokens[static_cast<size_t>(b * length + t)]; };
+      std::map<int32_t, int32_t> value_of;
+      for (int64_t n = 0; n < pairs; ++n) {
+        CHECK((at(2 * n) >= 1 && at(2 * n) < 32 && at(2 * n + 1) >= 32 && at(2 * n + 1) < 64));
+        CHECK(value_of.emplace(at(2 * n), at(2 * n + 1)).second);
+      }
+      std::set<int32_t> asked;
+      for (int64_t n = b * pairs; n < (b + 1) * pairs; ++n) {
+        const int64_t place = places[static_cast<size_t>(n)] - b * length;
+        REQUIRE((place >= 2 * pairs && place < length && place % 2 == 0));
+        CHECK(asked.insert(at(place)).second);
+        CHECK_EQ(value_of.at(at(place)), values[static_cast<size_t>(n)]);
+      }
+      int64_t found = 0;
+      for (int64_t t = 2 * pairs; t < length; ++t) found += value_of.contains(at(t));
+      CHECK_EQ(found, pairs);
+    }
+  }
+  CHECK(task.batch(Key{3}, 3, 64, 4, 2).tokens.to_vector() != task.batch(Key{3}, 3, 64, 4).tokens.to_vector());
+  const std::vector<int32_t> both = task.batch(Key{3}, 3, 64, 4).tokens.to_vector();
+  CHECK(task.batch(Key{3}, 1, 64, 4, 2).tokens.to_vector() == std::vector<int32_t>(both.end() - 64, both.end()));
+  check_fails([&] { task.batch(Key{3}, 1, 15, 4); }, "15 positions are too few for 4 pairs and their keys");
+  check_fails([&] { task.batch(Key{3}, 1, 1000, 32); }, "32 pairs; a vocabulary of 64 has 31 keys");
 }
 
 TEST_CASE("images: the checksum depends on each pixel and each label") {
@@ -513,6 +585,23 @@ TEST_CASE("download.sh cifar10: unpacks what is missing or damaged from an archi
   CHECK(box.asked() == before + 2);
 }
 
+TEST_CASE("download.sh shakespeare: a text of another name there, packed or not") {
+  if (!has_sources()) return;
+  for (const bool is_packed : {false, true}) {
+    const Fetching box;
+    // In the script its name and sum stand in brackets on one line.
+    const std::string name = "shakespeare.txt ", sum = box.script.substr(box.script.find(name) + name.size(), 32);
+    const std::string command = "shakespeare " + (box.path / "data").string();
+    check_has(box.run(command), "FAILED download.sh: no mirror gave a good input.txt (tried https://");
+    is_packed ? write_gzip(box.web / "input.txt", sum + " to be") : write_file(box.web / "input.txt", sum + " to be");
+    check_has(box.run(command), "data/text/shakespeare.txt: fetched from https://");
+    CHECK(read_file(box.path / "data" / "text" / "shakespeare.txt") == sum + " to be");
+    const size_t asked = box.asked();
+    check_has(box.run(command), "shakespeare.txt: already there");
+    CHECK(box.asked() == asked);
+  }
+}
+
 TEST_CASE("download.sh fsdd: unpacks recordings that are the right ones together") {
   if (!has_sources()) return;
   const Fetching box;
@@ -541,7 +630,8 @@ TEST_CASE("download.sh: what it cannot do is one sentence") {
   const Fetching box;
   for (const std::string words : {"", "faces", "mnist a b"}) {
     CAPTURE(words);
-    CHECK(box.run(words) == "FAILED download.sh: usage: datasets/download.sh mnist|cifar10|fsdd [DIR]\n");
+    CHECK(box.run(words) ==
+          "FAILED download.sh: usage: datasets/download.sh mnist|cifar10|shakespeare|enwik8|fsdd [DIR]\n");
   }
   write_file(box.path / "plain", "");
   const std::string plain = (box.path / "plain").string();

@@ -10,7 +10,7 @@
 #include <set>
 #include <sstream>
 
-#include "models/attention.h"
+#include "models/attention_kinds.h"
 #include "models/autoregressive.h"
 #include "ops/linear_attention.h"
 #include "tests/check.h"
@@ -200,7 +200,14 @@ TEST_CASE("docs: every kind of attention and each of its settings has its place 
 TEST_CASE("docs: docs/run-folder.md's table names every tensor of the autoregressive transformer, and no others") {
   if (!has_sources()) return;
   std::set<std::string> expected;
-  append_names(expected, AutoregressiveTransformer({.encoder = small_encoder}, Key{1}).parameters());
+  // Of the core's kinds of attention; a package's page has those of its kinds.
+  for (const char* kind : {"linear", "softmax", "lsh", "retention", "gla", "deltanet", "gated-deltanet", "kda"}) {
+    EncoderConfig encoder = small_encoder;
+    encoder.attention = {kind, {{"convolution", int64_t{4}}}};
+    for (const char* positions : {"sinusoidal", "learned"})
+      append_names(expected,
+                   AutoregressiveTransformer({.positions = positions, .encoder = encoder}, Key{1}).parameters());
+  }
   check_names(tensors_of_page("run-folder.md"), expected);
 }
 

@@ -1,5 +1,6 @@
 // Every op of ops/ops.h: each tensor that it takes has a right gradient, or is refused with a sentence if it wants one.
 // So no gradient is silently wrong or missing.
+#include "ops/causal_convolution.h"
 #include "ops/elementwise.h"
 #include "ops/gated_linear_attention.h"
 #include "ops/layers.h"
@@ -24,6 +25,7 @@ std::vector<OpCase> all_ops() {
   const Indices rows(Shape{3}, {2, 0, 2}), tokens(Shape{2, 3}, {1, 0, 2, 2, 1, 1}), targets(Shape{3}, {1, 0, 3});
   const Keys keys(Shape{3}, {Key{1}, Key{2}, Key{3}});
   const Dropout dropped{0.25f, Key{9}};
+  const Tensor v3 = around_zero({2, 4, 3}, 10), taps = around_zero({3, 3}, 11), before = around_zero({2, 2, 3}, 12);
   const BlockPattern pattern(2, 2, {{0}, {0, 1}, {1, 2}}, 3, Device::cpu);
   std::vector<OpCase> ops;
   for (const auto& [name, f] :
@@ -98,6 +100,16 @@ std::vector<OpCase> all_ops() {
        [](const Inputs& in) { return linear(in[0], PackedLinear(in[1], in[2])); },
        {0, 1, 2}},
       {"dropout", {x}, [=](const Inputs& in) { return dropout(in[0], dropped); }},
+      {"causal_convolution",
+       {v3, taps, before},
+       [](const Inputs& in) { return causal_convolution(in[0], in[1], {.silu = true}, in[2]); }},
+      {"causal_convolution_step",
+       {slice(v3, 1, 0, 1), taps, before},
+       [](const Inputs& in) {
+         Tensor kept = in[2];
+         return causal_convolution_step(in[0], in[1], {}, kept);
+       },
+       {0, 1, 2}},
       {"layer_norm", {x, b, b + 1}, [](const Inputs& in) { return layer_norm(in[0], in[1], in[2]); }},
       {"add_layer_norm", {x, a, b, b + 1}, [](const Inputs& in) { return add_layer_norm(in[0], in[1], in[2], in[3]); }},
       {"embedding",

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "datasets/synthetic_digits.h"
+#include "models/attention_kinds.h"
 #include "models/checkpoint.h"
 #include "models/generation.h"
 #include "ops/losses.h"

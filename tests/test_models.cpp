@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <set>
 
+#include "models/attention_kinds.h"
 #include "models/autoregressive.h"
 #include "models/decoder.h"
 #include "models/generation.h"
@@ -82,6 +83,104 @@ TEST_CASE("decoder: every decoder of every kind of attention equals the parallel
   }
   const AutoregressiveTransformer lsh(with("lsh"), Key{1});
   check_fails([&] { incremental_decoder(lsh, 1); }, "lsh attention has no incremental form");
+}
+
+TEST_CASE("decoder: many tokens read at once leave what they leave one by one, with any kind of attention") {
+  for (const AttentionKind* kind : attention_kinds()) {
+    if (!kind->causal) continue;
+    for (const char* positions : {"sinusoidal", "learned", "none"}) {
+      CAPTURE(kind->name);
+      CAPTURE(positions);
+      AutoregressiveConfig c = with(kind->name);
+      c.positions = positions;
+      const AutoregressiveTransformer model(c, Key{1});
+      const Indices tokens = random_indices(Shape{2, 20}, 2, 7);
+      const Tensor whole = model(tokens);
+      const std::vector<int32_t> all = tokens.to_vector();
+      const auto part = [&](size_t first, size_t count) {
+        std::vector<int32_t> values;
+        for (const size_t row : {size_t{0}, size_t{20}})
+          values.insert(values.end(), all.begin() + static_cast<int64_t>(row + first),
+                        all.begin() + static_cast<int64_t>(row + first + count));
+        return Indices(Shape{2, static_cast<int64_t>(count)}, values);
+      };
+      const std::unique_ptr<Decoder> decoder = make_decoder(model, 2);
+      decoder->read_all(part(0, 7));
+      decoder->read_all(part(7, 6));
+      CHECK_EQ(decoder->position().to_vector()[0], 13);
+      for (int64_t l = 13; l < 20; ++l) check_close(decoder->step(column(tokens, l)), at_position(whole, l), reduction);
+      const auto read_41 = [&] { make_decoder(model, 1)->read_all(Indices(Shape{1, 41}, std::vector<int32_t>(41))); };
+      if (is_unbounded(model))
+        CHECK_NOTHROW(read_41());
+      else
+        check_fails(read_41, "all 40 positions of the model have been read");
+    }
+  }
+}
+
+TEST_CASE("decoder: without positions, kinds with a memory of constant size read any number of tokens") {
+  for (const AttentionKind* kind : attention_kinds()) {
+    if (!kind->causal) continue;
+    CAPTURE(kind->name);
+    AutoregressiveConfig c = with(kind->name);
+    c.positions = "none";
+    const AutoregressiveTransformer model(c, Key{1});
+    CHECK_EQ(is_unbounded(model), !model.encoder.empty_memory(1).empty());
+    if (!is_unbounded(model)) continue;
+    const Indices tokens = random_indices(Shape{1, 100}, 2, 7);
+    const std::unique_ptr<Decoder> decoder = make_decoder(model, 1);
+    const int64_t bytes = decoder->sequence_bytes();
+    Tensor last;
+    for (int64_t l = 0; l < 100; ++l) last = decoder->step(column(tokens, l));
+    check_close(last, at_position(model(tokens), 99), reduction);
+    CHECK_EQ(decoder->sequence_bytes(), bytes);
+  }
+}
+
+TEST_CASE("transformer: segments with a carried memory give what the whole sequence gives; no others have one") {
+  AutoregressiveConfig c = with("gated-deltanet");
+  c.positions = "none";
+  const AutoregressiveTransformer model(c, Key{1});
+  const Indices tokens = random_indices(Shape{1, 30}, 2, 7);
+  const std::vector<int32_t> all = tokens.to_vector();
+  const Tensor whole = model(tokens);
+  EncoderMemory memory = model.encoder.empty_memory(1);
+  for (int64_t first = 0; first < 30; first += 10) {
+    const Indices part(Shape{1, 10}, {all.begin() + first, all.begin() + first + 10});
+    const Tensor y = model.predictor(model.features(part, {}, &memory));
+    for (int64_t l = 0; l < 10; ++l) check_close(slice(y, 1, l, 1), at_position(whole, first + l), reduction);
+  }
+  const AutoregressiveTransformer softmax(with("softmax"), Key{1});
+  EncoderMemory none = softmax.encoder.empty_memory(1);
+  CHECK(none.empty());
+  check_fails([&] { softmax.features(tokens, {}, &none); }, "a memory needs attention that keeps one");
+}
+
+TEST_CASE("transformer: a tied predictor is the embedding, with the sum of both gradients; learned positions learn") {
+  AutoregressiveConfig c = with("softmax");
+  c.positions = "learned";
+  c.encoder.gelu = true;  // without kinks
+  c.outputs = c.vocabulary;
+  c.tied = true;
+  const AutoregressiveTransformer model(c, Key{1});
+  std::vector<Tensor> inputs;
+  for (const NamedTensor& p : model.parameters()) {
+    CHECK(p.name != "predictor.weight");
+    if (p.name == "value_embedding.weight" || p.name == "position_embedding.weight") inputs.push_back(p.tensor);
+  }
+  REQUIRE_EQ(inputs.size(), 2);
+  const std::vector<Tensor> initial{clone(inputs[0]), clone(inputs[1])};
+  const Indices tokens = random_indices(Shape{2, 5}, 2, 7);
+  const auto f = [&, own = inputs](const std::vector<Tensor>& in) mutable {
+    for (size_t i = 0; i < own.size(); ++i) assign(own[i], in[i].id() == own[i].id() ? initial[i] : in[i]);
+    return model(tokens);
+  };
+  check_gradients(f, inputs, {.tolerance = 2e-2});
+  check_fails([&] { model(Indices(Shape{1, 41}, std::vector<int32_t>(41))); }, "41 tokens; the model has 40 positions");
+  c.positions = "sinusoidal";
+  check_fails([&] { AutoregressiveTransformer(c, Key{1}); }, "a predictor with the embedding's weights needs");
+  c.positions = "random";
+  check_fails([&] { AutoregressiveTransformer(c, Key{1}); }, "positions random are neither");
 }
 
 TEST_CASE("decoder: with weights of int8, the outputs are off by at most 2% of the largest") {
@@ -559,8 +658,9 @@ TEST_CASE("an impossible model is refused") {
   check_fails(build({.encoder = {.heads = 3, .head_dim = 5}}), "the width 3 x 5 must be even");
   check_fails(build({.encoder = {.layers = 0}}), "must be positive");
   check_fails(build({.grid = {.row = -1}}), "a row of -1 bytes");
-  check_fails(build({.encoder = {.attention = {"none"}}}),
-              "attention: none is none of linear, softmax, lsh" + of_packages);
+  check_fails(
+      build({.encoder = {.attention = {"none"}}}),
+      "attention: none is none of linear, softmax, lsh, retention, gla, deltanet, gated-deltanet, kda" + of_packages);
   check_fails(build({.encoder = {.attention = {"lsh", {{"rounds", int64_t{0}}}}}}), "rounds: 0 is not a number from 1");
   check_fails(build({.encoder = {.attention = {"lsh", {{"rounds", 1.5}}}}}), "lsh's rounds has another type");
   const AutoregressiveTransformer model(config, Key{1});

@@ -231,7 +231,7 @@ TEST_CASE("structure: ops/ops.h includes every page of ops, and only programs th
 
 // A program that trains a transformer with the library, and all that it includes, with the sources of those headers:
 // what README.md's route leads through.
-TEST_CASE("structure: the core stays small: at most 2,000 lines of engine, 3,600 for a program that trains") {
+TEST_CASE("structure: the core stays small: at most 2,000 lines of engine, 3,500 for a program that trains") {
   if (!has_sources()) return;
   const auto lines = [](const auto& all) {
     int64_t count = 0;
@@ -242,7 +242,7 @@ TEST_CASE("structure: the core stays small: at most 2,000 lines of engine, 3,600
     return count;
   };
   CHECK_LE(lines(sources("engine")), 2000);
-  CHECK_LE(lines(closure("examples/train_copy.cpp")), 3600);
+  CHECK_LE(lines(closure("examples/train_copy.cpp")), 3500);
 }
 
 TEST_CASE("structure: every folder has a README") {

@@ -10,7 +10,7 @@
 #include "engine/check.h"
 #include "engine/host.h"
 #include "engine/tape.h"
-#include "models/attention.h"
+#include "models/attention_kinds.h"
 #include "models/config_settings.h"
 
 namespace runnel {

@@ -166,7 +166,8 @@ void Table::note(const std::string& text) {
 
 void add_bench(Subcommand program) {
   program.add("bench", "speed and memory on this machine: the paper's figures and tables", [](Subcommand bench) {
-    for (const auto add : {add_attention, add_training_speed, add_generation, add_convergence, add_kernels, add_ladder})
+    for (const auto add : {add_attention, add_training_speed, add_generation, add_convergence, add_recall_benchmark,
+                           add_kernels, add_ladder})
       add(bench);
     for (const Package* package : packages())
       if (package->add_benchmarks) package->add_benchmarks(bench);

@@ -34,6 +34,7 @@ void add_attention(Subcommand bench);
 void add_training_speed(Subcommand bench);
 void add_generation(Subcommand bench);
 void add_convergence(Subcommand bench);
+void add_recall_benchmark(Subcommand bench);
 void add_kernels(Subcommand bench);
 void add_ladder(Subcommand bench);
 

@@ -7,6 +7,7 @@
 #include "apps/bench/sweep.h"
 #include "apps/tasks/copy.h"
 #include "apps/training/metrics.h"
+#include "models/attention_kinds.h"
 
 namespace runnel {
 namespace {

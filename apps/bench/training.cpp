@@ -6,6 +6,7 @@
 #include "datasets/copy_task.h"
 #include "datasets/images.h"
 #include "engine/timing.h"
+#include "models/attention_kinds.h"
 #include "models/config_settings.h"
 #include "ops/elementwise.h"
 #include "ops/losses.h"

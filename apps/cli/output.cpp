@@ -96,6 +96,8 @@ std::string output_problem() {
   return std::string("cannot write to standard output: ") + std::strerror(output_error);
 }
 
+bool output_is_wanted() { return output_error == 0; }
+
 void print_text_to_stderr() {
   std::fflush(stdout);
   text_stream.descriptor = STDERR_FILENO;

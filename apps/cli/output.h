@@ -16,6 +16,8 @@ void drop_output(bool drop);
 // `runnel ... | head`, is no problem.
 std::string output_problem();
 
+bool output_is_wanted();  // false once something could not be written
+
 // For --json: text goes to stderr from now on, and only print_json writes to stdout.
 void print_text_to_stderr();
 void print_json(const nlohmann::json& object);

@@ -37,7 +37,7 @@ void add_rows(std::vector<Picture>& cells, const LoadedImageModel& loaded, const
   for (int64_t t = 0; t < c.max_length; ++t) {
     reader->read(tokens_at(images, loaded.class_conditional, {index}, t, loaded.model.device()));
     if ((t + 1) * stages / c.max_length == t * stages / c.max_length) continue;
-    const AttentionState& state = reader->recurrent_state(layer);
+    const AttentionState state = reader->recurrent_state(layer);
     features = state.s.shape()[2];
     s.push_back(state.s.to_vector());
     z.push_back(state.z.to_vector());

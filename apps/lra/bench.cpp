@@ -9,6 +9,7 @@
 #include "apps/lra/classification.h"
 #include "engine/check.h"
 #include "engine/memory.h"
+#include "models/attention_kinds.h"
 
 namespace runnel {
 namespace {

@@ -9,6 +9,7 @@
 #include "datasets/lra/labelled.h"
 #include "engine/check.h"
 #include "engine/memory.h"
+#include "models/attention_kinds.h"
 #include "models/lra/classifier.h"
 #include "ops/losses.h"
 

@@ -13,6 +13,7 @@
 #include "datasets/batch.h"
 #include "engine/check.h"
 #include "engine/memory.h"
+#include "models/attention_kinds.h"
 
 namespace runnel {
 namespace {

@@ -14,6 +14,7 @@
 #include "datasets/speech/speech_folder.h"
 #include "engine/check.h"
 #include "engine/text.h"
+#include "models/attention_kinds.h"
 #include "models/speech/ctc.h"
 #include "ops/elementwise.h"
 #include "ops/reductions.h"

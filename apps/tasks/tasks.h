@@ -8,7 +8,9 @@ void add_copy(Subcommand program);
 void add_mnist(Subcommand program);
 void add_cifar10(Subcommand program);
 void add_images(Subcommand program);
+void add_recall(Subcommand program);
+void add_text(Subcommand program);
 
-inline constexpr void (*all_tasks[])(Subcommand) = {add_copy, add_mnist, add_cifar10, add_images};
+inline constexpr void (*all_tasks[])(Subcommand) = {add_copy, add_mnist, add_cifar10, add_images, add_text, add_recall};
 
 }  // namespace runnel

@@ -129,6 +129,8 @@ const char* name_of(Unit unit) {
       return "nats";
     case Unit::bits_per_dim:
       return "bits/dim";
+    case Unit::bits_per_byte:
+      return "bits/byte";
     case Unit::percent:
       break;
   }

@@ -6,6 +6,7 @@
 
 #include "apps/training/settings.h"
 #include "engine/host.h"
+#include "models/attention_kinds.h"
 #include "models/config_settings.h"
 
 namespace runnel {
@@ -18,7 +19,7 @@ struct ModelSettings : TrainSettings {
 
   int64_t width = 256;  // D, shared by the heads
   bool recompute = false;
-  Config model = {};
+  Config model;
 
   Settings list() override;
   void adapt_to(const nlohmann::json& config) override;

@@ -13,11 +13,11 @@
 
 namespace runnel {
 
-// How a number is printed. Losses are computed in nats; bits/dim are nats / ln 2.
-enum class Unit { nats, bits_per_dim, percent };
+// How a number is printed. Losses are computed in nats; bits/dim and bits/byte are nats / ln 2.
+enum class Unit { nats, bits_per_dim, bits_per_byte, percent };
 
 struct Metric {
-  std::string name;  // a column of metrics.csv; nats and bits/dim have two, <name> in nats and <name>_bits
+  std::string name;  // a column of metrics.csv; losses have two, <name> in nats and <name>_bits
   Unit unit;
   bool higher_is_better = false;
 };
@@ -30,6 +30,7 @@ class Task {
   virtual ~Task() = default;
   virtual std::string name() const = 0;                    // "copy", "mnist": stands in checkpoints
   virtual Parameters parameters() const = 0;               // of the model
+  virtual Parameters carried() const { return {}; }        // what an update leaves to the next one, beside the model
   virtual nlohmann::json model() const = 0;                // the model's configuration
   virtual nlohmann::json data() const { return nullptr; }  // for checkpoints: needed to use the model
   // Sequences in the training set, for loss.png; 0: there is no end of them.

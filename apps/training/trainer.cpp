@@ -201,7 +201,8 @@ void Trainer::save() {
           std::max<int64_t>(saved_, 0));
   }
   broadcast({.what = Command::save});
-  const Parameters moments = updater_.optimizer().state();
+  Parameters moments = updater_.optimizer().state();
+  for (const NamedTensor& one : task_.carried()) moments.push_back(one);
   const auto write = [&](const fs::path& path) { save_checkpoint(checkpoint(path, moments)); };
   const auto save_last = [&] { folder_->save_last(write); };
   if (saved_ < 0 && !settings_.resume) {  // a run that cannot be saved at all would be lost
@@ -222,6 +223,7 @@ void Trainer::load(const fs::path& path) {
   moments_ = updater_.optimizer().empty_state();
   Parameters into = parameters_;
   into.insert(into.end(), moments_.begin(), moments_.end());
+  for (const NamedTensor& one : task_.carried()) into.push_back(one);
   check(c.content.tensors.size() == into.size(), path.string(), " belongs to another model: it has ",
         c.content.tensors.size(), " tensors, not ", into.size());
   const TrainState at = train_state(c);

@@ -19,8 +19,9 @@ namespace runnel {
 struct Slice {
   std::vector<Indices> indices;
   std::vector<Tensor> numbers;
-  double weight;   // of its mean loss in that of an update: how many sequences, or positions, it is over
-  int64_t tokens;  // for tokens/s
+  double weight;          // of its mean loss in that of an update: how many sequences, or positions, it is over
+  int64_t tokens;         // for tokens/s
+  int64_t first_row = 0;  // the place of its first sequence in the batch, for tasks that keep something for each place
 };
 
 // A batch is a struct whose fields() are references to all its tensors, in a tuple.

@@ -19,7 +19,7 @@ class KeyValueState : public DecodeState {
     if (keeps == Keeps::block) place_ = Indices(Shape{1}, {0}, d.device);
   }
 
-  Tensor step(const Tensor& q, const Tensor& k, const Tensor& v, const Indices& position) override {
+  Tensor step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&, const Indices& position) override {
     if (!place_) return softmax_attention_step(q, k, v, cache_, position);
     const Tensor y = softmax_attention_step(q, k, v, cache_, place_);
     advance(place_, cache_.v.shape()[2]);

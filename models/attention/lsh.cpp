@@ -1,7 +1,7 @@
 // Reformer's attention (Kitaev et al. 2020): positions are hashed into buckets and sorted by bucket, and a query sees
 // the keys of its bucket in its chunk of the sorted sequence and in the chunk before. Keys are the queries, of unit
 // length. It has no incremental form: decoding computes the whole prefix again.
-#include "models/attention.h"
+#include "models/attention_kinds.h"
 
 #include "engine/check.h"
 #include "ops/lsh_attention.h"
@@ -16,6 +16,7 @@ class LshAttention : public AttentionLayer {
   Tensor operator()(const Tensor& q, const Tensor&, const Tensor& v, const AttentionContext& context) const override {
     return lsh_attention(q, v, {shape_.causal, context.lengths}, lsh_, context.key.value_or(fixed_));
   }
+  bool shares_query_key() const override { return true; }
 
  private:
   AttentionShape shape_;
@@ -33,7 +34,6 @@ const AttentionKind lsh{
     .paper = "Kitaev et al. 2020",
     .causal = true,
     .full = true,
-    .shared_query_key = true,
     // The authors' `bits` 32 are 64 buckets: the largest of 32 projections and their negatives.
     .options = {{"rounds", int64_t{4}, in_range(1, 64), "hashing rounds of lsh"},
                 {"buckets", int64_t{64}, in_range(2, 4096), "buckets of lsh, an even number"},

@@ -2,6 +2,7 @@
 // Decoding keeps all keys and values so far ("stateful softmax" in the paper's tables): a KV cache.
 #include "models/attention/key_value_cache.h"
 
+#include "models/attention_kinds.h"
 #include "ops/softmax_attention.h"
 
 namespace runnel {
@@ -34,7 +35,6 @@ const AttentionKind softmax{.name = "softmax",
                             .paper = "Vaswani et al. 2017",
                             .causal = true,
                             .full = true,
-                            .shared_query_key = false,
                             .options = {{"attention-dropout", 0.0, in_range(0, 0.95),
                                          "dropout of softmax's attention weights; the authors train with 0.1"}},
                             .variants = {},

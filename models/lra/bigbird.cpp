@@ -6,6 +6,7 @@
 #include <set>
 
 #include "engine/check.h"
+#include "models/attention_kinds.h"
 #include "models/lra/block_sparse.h"
 
 namespace runnel {
@@ -46,7 +47,6 @@ const AttentionKind bigbird{
     .paper = "Zaheer et al. 2020",
     .causal = true,
     .full = true,
-    .shared_query_key = false,
     .options = {{"bigbird-block", int64_t{64}, in_range(1, 4096), "positions of a block of bigbird"},
                 {"bigbird-window", int64_t{3}, in_range(1, 4095), "blocks of bigbird's window, an odd number"},
                 {"bigbird-random", int64_t{3}, in_range(0, 4096), "random blocks that a block of bigbird sees"}},

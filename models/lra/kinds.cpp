@@ -1,5 +1,5 @@
 // The kinds of attention of Long Range Arena, in the order of --help.
-#include "models/attention.h"
+#include "models/attention_kinds.h"
 
 namespace runnel {
 

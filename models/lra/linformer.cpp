@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "engine/check.h"
-#include "models/attention.h"
+#include "models/attention_kinds.h"
 #include "ops/linear.h"
 #include "ops/shapes.h"
 #include "ops/softmax_attention.h"
@@ -49,7 +49,6 @@ const AttentionKind linformer{
     .paper = "Wang et al. 2020",
     .causal = false,
     .full = true,
-    .shared_query_key = false,
     .options = {{"linformer-rank", int64_t{16}, in_range(1, 4096), "sums of keys that queries of linformer see"}},
     .variants = {},
     .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionSeeds& keys,

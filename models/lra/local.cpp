@@ -1,6 +1,7 @@
 // Local attention, as in Long Range Arena (Tay et al. 2021): the sequence is cut into blocks, and softmax attention
 // sees the keys of the query's own block. Decoding keeps the keys and values of one block, so its memory is constant.
 #include "models/attention/key_value_cache.h"
+#include "models/attention_kinds.h"
 #include "models/lra/block_sparse.h"
 
 namespace runnel {
@@ -34,7 +35,6 @@ const AttentionKind local{
     .paper = "Tay et al. 2021",
     .causal = true,
     .full = true,
-    .shared_query_key = false,
     .options = {{"local-block", int64_t{64}, in_range(1, 4096), "positions of a block of local attention"}},
     .variants = {},
     .make = [](const AttentionShape& shape, const SettingValues& values, const AttentionSeeds&,

@@ -6,6 +6,7 @@
 
 #include "engine/check.h"
 #include "models/attention/key_value_cache.h"
+#include "models/attention_kinds.h"
 #include "models/layers.h"
 #include "models/lra/block_sparse.h"
 #include "ops/linear.h"
@@ -88,7 +89,6 @@ const AttentionKind longformer{
     .paper = "Beltagy et al. 2020",
     .causal = true,
     .full = true,
-    .shared_query_key = false,
     .options = {{"longformer-window", int64_t{512}, in_range(2, 65536),
                  "positions of longformer's window, half of them on each side; causal: the left half"},
                 {"longformer-global", int64_t{1}, in_range(0, 65536),

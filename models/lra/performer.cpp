@@ -5,6 +5,7 @@
 // stabiliser, a maximum that is subtracted before exp, which a causal state cannot know in advance.
 #include "models/attention/recurrent_state.h"
 
+#include "models/attention_kinds.h"
 #include "ops/linear_attention.h"
 #include "ops/lra/attention.h"
 
@@ -26,11 +27,15 @@ class PerformerAttention : public AttentionLayer {
                             {shape_.causal, context.lengths}, FeatureMap::identity);
   }
   std::unique_ptr<DecodeState> decode(const DecodeOptions& decoding) const override {
-    const auto step = [w = projection_](const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state) {
+    const auto step = [w = projection_, precision = decoding.precision](const Tensor& q, const Tensor& k,
+                                                                        const Tensor& v, const Tensor&,
+                                                                        std::vector<Tensor>& memory) {
+      AttentionState state{memory[0], memory[1], precision};
       return linear_attention_step(positive_random_features(q, w), positive_random_features(k, w), v, state,
                                    FeatureMap::identity);
     };
-    return std::make_unique<RecurrentState>(decoding, shape_.heads, features_, shape_.head_dim, step);
+    return std::make_unique<RecurrentState>(zero_sums(decoding, shape_.heads, features_, shape_.head_dim), step,
+                                            RecurrentState::Options{.of_s = decoding.precision, .is_layers = false});
   }
 
  private:
@@ -50,7 +55,6 @@ const AttentionKind performer{
     .paper = "Choromanski et al. 2021",
     .causal = true,
     .full = true,
-    .shared_query_key = false,
     .options = {{"features", int64_t{128}, in_range(1, 4096), "random features of performer, per head"},
                 {"redraw", std::string("yes"), one_of({"yes", "no"}),
                  "whether performer draws new random features for each training step"}},

@@ -4,6 +4,7 @@
 // r of the sorted keys, and of the sorted values, is sum_c P_rc x_c. Sorted blocks and keys lie one after another in
 // one tensor of 2 N blocks, of which query block r sees r and N + r.
 #include "engine/check.h"
+#include "models/attention_kinds.h"
 #include "models/layers.h"
 #include "models/lra/block_sparse.h"
 #include "ops/linear.h"
@@ -73,7 +74,6 @@ const AttentionKind sinkhorn{
     .paper = "Tay et al. 2020",
     .causal = false,
     .full = true,
-    .shared_query_key = false,
     .options = {{"sinkhorn-block", int64_t{64}, in_range(1, 4096), "positions of a block of sinkhorn"},
                 {"sinkhorn-iterations", int64_t{5}, in_range(1, 100),
                  "how often sinkhorn normalises rows and columns of its mixture"}},

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "engine/check.h"
+#include "models/attention_kinds.h"
 #include "models/lra/block_sparse.h"
 
 namespace runnel {
@@ -16,7 +17,6 @@ const AttentionKind sparse{
     .paper = "Child et al. 2019",
     .causal = true,
     .full = true,
-    .shared_query_key = false,
     .options = {{"stride", int64_t{50}, in_range(2, 4096), "positions of a block of sparse attention"},
                 {"summary", int64_t{10}, in_range(1, 4095),
                  "last positions of each of sparse's blocks, which every query sees; fewer than --stride"}},

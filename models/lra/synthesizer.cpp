@@ -15,7 +15,7 @@
 #include <cmath>
 
 #include "engine/check.h"
-#include "models/attention.h"
+#include "models/attention_kinds.h"
 #include "models/layers.h"
 #include "ops/elementwise.h"
 #include "ops/reductions.h"
@@ -135,7 +135,6 @@ const AttentionKind synthesizer{
     .paper = "Tay et al. 2020",
     .causal = false,
     .full = true,
-    .shared_query_key = false,
     .options = {{"synthesizer", std::string("random"), one_of({"random", "factorised", "dense"}),
                  "synthesizer's logits: a learned number for each pair of positions, a product of two learned "
                  "factors, or computed from the query's position alone"},

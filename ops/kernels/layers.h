@@ -30,18 +30,4 @@ KERNEL(embedding_forward(float* y, const int32_t* tokens, const float* table, co
 KERNEL(embedding_backward(float* dtable, const float* dy, const int32_t* tokens, int64_t batch, int64_t length,
                           int64_t vocabulary, int64_t d, int64_t p, Dropout dropout))
 
-// z[b,t,c] = sum over j < K of weight[c,j] x[b,t-j,c];  y = z or silu(z). Rows before the first one are those of `before`
-// [B,K-1,D], null: zeros.
-struct ConvolutionSizes {
-  int64_t batch, length, width, taps;  // B, L, D, K
-  bool silu;
-};
-KERNEL(causal_convolution_forward(float* y, const float* x, const float* weight, const float* before,
-                                  ConvolutionSizes sizes))
-// dbefore may be null.
-KERNEL(causal_convolution_backward(float* dx, float* dweight, float* dbefore, const float* dy, const float* x,
-                                   const float* weight, const float* before, ConvolutionSizes sizes))
-// L = 1; then moves the rows of `before` by one and appends x.
-KERNEL(causal_convolution_step(float* y, float* before, const float* x, const float* weight, ConvolutionSizes sizes))
-
 }  // namespace runnel

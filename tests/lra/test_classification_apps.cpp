@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "datasets/lra/listops.h"
-#include "models/attention.h"
+#include "models/attention_kinds.h"
 #include "tests/cluster.h"
 #include "tests/folder.h"
 #include "tests/overflow.h"

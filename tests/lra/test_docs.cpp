@@ -1,4 +1,5 @@
 // docs/lra.md is true.
+#include "models/attention_kinds.h"
 #include "models/autoregressive.h"
 #include "models/lra/classifier.h"
 #include "tests/tensor_table.h"

@@ -1,4 +1,5 @@
 // Transcribers: padding, what causal ones see, the stream, checkpoints.
+#include "models/attention_kinds.h"
 #include "models/speech/transcriber.h"
 
 #include "models/checkpoint.h"

@@ -1,4 +1,4 @@
-#include "models/attention.h"
+#include "models/attention_kinds.h"
 
 #include "engine/check.h"
 
@@ -6,7 +6,7 @@ namespace runnel {
 
 // The core's kinds, in the order of --help, and behind them those of packages: each has models/<package>/kinds.cpp.
 namespace kinds {
-extern const AttentionKind linear, softmax, lsh;
+extern const AttentionKind linear, softmax, lsh, retention, gla, deltanet, gated_deltanet, kda;
 }
 namespace packages {
 #define PACKAGE(name) std::vector<const AttentionKind*> name##_kinds();
@@ -16,7 +16,9 @@ RUNNEL_PACKAGES_WITH_KINDS  // from CMakeLists.txt: PACKAGE(lra)
 
 std::span<const AttentionKind* const> attention_kinds() {
   static const std::vector<const AttentionKind*> all = [] {
-    std::vector<const AttentionKind*> list{&kinds::linear, &kinds::softmax, &kinds::lsh};
+    std::vector<const AttentionKind*> list{&kinds::linear,         &kinds::softmax, &kinds::lsh,
+                                           &kinds::retention,      &kinds::gla,     &kinds::deltanet,
+                                           &kinds::gated_deltanet, &kinds::kda};
 #define PACKAGE(name) \
   for (const AttentionKind* kind : packages::name##_kinds()) list.push_back(kind);
     RUNNEL_PACKAGES_WITH_KINDS
