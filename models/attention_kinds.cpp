@@ -37,10 +37,14 @@ const AttentionKind& attention_kind(const std::string& name) {
   fail("attention: ", name, " is none of ", names);
 }
 
-Choices attention_names(bool causal) {
+bool has_form(const AttentionKind& kind, Forms form) {
+  return (kind.causal && form != Forms::full) || (kind.full && form != Forms::causal);
+}
+
+Choices attention_names(Forms form) {
   Choices names;
   for (const AttentionKind* kind : attention_kinds())
-    if (causal ? kind->causal : kind->full) names.push_back(kind->name);
+    if (has_form(*kind, form)) names.push_back(kind->name);
   return names;
 }
 

@@ -34,7 +34,9 @@ struct AttentionKind {
 
 std::span<const AttentionKind* const> attention_kinds();
 const AttentionKind& attention_kind(const std::string& name);  // throws if there is none of this name
-Choices attention_names(bool causal);                          // of the kinds that have this form
+enum class Forms { causal, full, either };
+bool has_form(const AttentionKind& kind, Forms form);
+Choices attention_names(Forms form);  // of the kinds that have it
 
 // All values of the kind's settings. Throws if `values` has one of another type.
 SettingValues attention_values(const AttentionConfig& config);

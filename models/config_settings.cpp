@@ -26,14 +26,13 @@ Settings attention_settings(AttentionConfig& config) {
   return list;
 }
 
-Settings all_attention_settings(AttentionConfig& config, bool causal) {
+Settings all_attention_settings(AttentionConfig& config, const Choices& kinds) {
   Settings list;
-  for (const AttentionKind* kind : attention_kinds())
-    if (causal ? kind->causal : kind->full) append_settings(list, *kind, config);
+  for (const std::string& kind : kinds) append_settings(list, attention_kind(kind), config);
   return with_topic("attention", list);
 }
 
-Settings list(EncoderConfig& c, bool causal) {
+Settings list(EncoderConfig& c, Forms form) {
   return {
       {"layers", &c.layers, in_range(1, 1024), "encoder layers"},
       {"heads", &c.heads, in_range(1, 1024), "attention heads; must divide --width"},
@@ -41,7 +40,7 @@ Settings list(EncoderConfig& c, bool causal) {
       {"feed_forward", &c.feed_forward, in_range(1, 1 << 20), "width of the feed-forward layers"},
       {"dropout", &c.dropout, in_range(0, 0.95), "dropout probability"},
       {"gelu", &c.gelu, {}, "", OldFiles::may_lack_it},
-      {"attention", &c.attention.kind, one_of(attention_names(causal)), "attention mechanism", OldFiles::may_lack_it}};
+      {"attention", &c.attention.kind, one_of(attention_names(form)), "attention mechanism", OldFiles::may_lack_it}};
 }
 
 Settings list(AutoregressiveConfig& c) {

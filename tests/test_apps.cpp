@@ -602,7 +602,7 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"bench ladder --heads 0", "--heads: 0 is not a number"},
       {"bench training --runs 0", "--runs: 0 is not a number"},
       {"bench training --attention fast",
-       "--attention: fast is not one of " + one_of(attention_names(true)).description()},
+       "--attention: fast is not one of " + one_of(attention_names(Forms::causal)).description()},
       {"bench generation --images faces", "--images: faces is not one of mnist, cifar10"},
       {"bench generation --method linear,fast",
        "--method: fast is not one of softmax, stateful-softmax, lsh-1, lsh-4, linear, linear-bf16-state"},

@@ -63,7 +63,7 @@ TEST_CASE("mnist with softmax attention: a checkpoint says which attention it is
   const Result linear = succeed(box, "mnist evaluate --limit 5 --model linear.safetensors --out linear.png");
   CHECK(linear.out.substr(0, 6) != softmax.out.substr(0, 6));
   model.replace(model.find("\"linear\""), 8, "\"none\"");
-  const std::string kinds = one_of(attention_names(true)).description();
+  const std::string kinds = one_of(attention_names(Forms::causal)).description();
   save_safetensors(box.folder / "none.safetensors", content);
   check_refused(
       box.run("mnist evaluate --model none.safetensors"), 1,

@@ -255,7 +255,7 @@ TEST_CASE("init_for_images: a new model attends to the pixel above the one to pr
 }
 
 TEST_CASE("decoder: select copies and reorders sequences, which then go on independently") {
-  for (const std::string& kind : attention_names(true)) {
+  for (const std::string& kind : attention_names(Forms::causal)) {
     CAPTURE(kind);
     const AutoregressiveTransformer model(with(kind), Key{1});
     if (!has_incremental_form(model)) continue;
@@ -279,7 +279,7 @@ TEST_CASE("decoder: select copies and reorders sequences, which then go on indep
 }
 
 TEST_CASE("decoder: a state in bf16 takes half the memory and goes on, copied or not, close to one in f32") {
-  for (const std::string& kind : attention_names(true)) {
+  for (const std::string& kind : attention_names(Forms::causal)) {
     CAPTURE(kind);
     const std::unique_ptr<DecodeState> state =
         make_attention({kind}, {2, 8, true, 16, 40}, {Key{1}}, Device::cpu)->decode({1, 40, Device::cpu});

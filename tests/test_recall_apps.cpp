@@ -26,16 +26,16 @@ TEST_CASE("recall: four pairs are learned, and more than in training can be aske
 
 TEST_CASE("recall train: a run that is resumed ends in the same bytes") {
   const Sandbox box;
-  succeed(box, "recall train " + sizes + "--steps 12 --out whole");
-  succeed(box, "recall train " + sizes + "--steps 5 --out parts");
-  succeed(box, "recall train --resume --out parts --steps 12");
+  succeed(box, "recall train " + sizes + "--steps 10 --evaluate-every 5 --out whole");
+  succeed(box, "recall train " + sizes + "--steps 5 --evaluate-every 5 --out parts");
+  succeed(box, "recall train --resume --out parts --steps 10");
   CHECK(read(box.folder / "whole/last.safetensors") == read(box.folder / "parts/last.safetensors"));
 }
 
 TEST_CASE("bench recall: a row for each kind of attention, and a plot") {
   const Sandbox box;
   const Result result = succeed(box, "bench recall --preset tiny --steps 1 --out figure --attention linear,deltanet");
-  CHECK(contains(result.out, "pairs_4    pairs_8   pairs_16   pairs_32   pairs_64\n"));
+  CHECK(contains(result.out, "pairs_4   pairs_8  pairs_16  pairs_32  pairs_64\n"));
   const std::vector<std::string> rows = split(read(box.folder / "figure/recall-tiny.csv"), '\n');
   CHECK(contains(rows.back(), "deltanet,1,1,"));
   CHECK(fs::exists(box.folder / "figure/recall-tiny.png") == has_gnuplot());

@@ -31,7 +31,7 @@ struct ConvergenceOptions : SweepOptions {
 
 // Each on the same batches.
 int bench_convergence(ConvergenceOptions& o) {
-  const std::vector<std::string> kinds = chosen_words("attention", o.systems, attention_names(true));
+  const std::vector<std::string> kinds = chosen_words("attention", o.systems, attention_names(Forms::causal));
   Table table(o, "convergence-" + o.preset, sweep_columns("attention", {"loss_nats", "tokens_per_s"}),
               std::ssize(kinds) * o.seeds);
   std::string series;

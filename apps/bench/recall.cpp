@@ -18,7 +18,7 @@ struct RecallOptions : SweepOptions {
 };
 
 int bench_recall(RecallOptions& o) {
-  const std::vector<std::string> kinds = chosen_words("attention", o.systems, attention_names(true));
+  const std::vector<std::string> kinds = chosen_words("attention", o.systems, attention_names(Forms::causal));
   std::vector<std::string> columns{"tokens_per_s"};
   for (const int64_t pairs : asked_pairs(recall_preset(o.preset))) columns.push_back(fmt::format("pairs_{}", pairs));
   Table table(o, "recall-" + o.preset, sweep_columns("attention", columns), std::ssize(kinds) * o.seeds);

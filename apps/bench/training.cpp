@@ -19,9 +19,9 @@ struct TrainingOptions : Timing {
   AttentionConfig attention = {};
 
   Settings list() override {
-    return extended(extended(Timing::list(),
-                             {{"attention", &attention.kind, one_of(attention_names(true)), "attention mechanism"}}),
-                    all_attention_settings(attention, true));
+    return extended(extended(Timing::list(), {{"attention", &attention.kind, one_of(attention_names(Forms::causal)),
+                                               "attention mechanism"}}),
+                    all_attention_settings(attention, attention_names(Forms::causal)));
   }
 };
 

@@ -53,7 +53,7 @@ int bench_lra(ArenaOptions& o) {
   const ClassificationDataset& dataset =
       **std::find_if(std::begin(classification_datasets), std::end(classification_datasets),
                      [&](const auto* d) { return d->name == o.task; });
-  const std::vector<std::string> kinds = chosen_words("attention", o.systems, attention_names(false));
+  const std::vector<std::string> kinds = chosen_words("attention", o.systems, attention_names(Forms::full));
   ClassificationSettings base = classification_preset(dataset, o.preset);
   static_cast<RuntimeOptions&>(base) = o;
   base.data = o.data;

@@ -79,7 +79,7 @@ int bench_lra_speed(SpeedOptions& o) {
       hardware(o, product_rate(o)), o.model.encoder.layers, o.model.encoder.heads, o.model.encoder.head_dim, o.batch);
   std::vector<int64_t> lengths;
   for (int64_t length = 1024; length <= o.longest; length += 1024) lengths.push_back(length);
-  Choices kinds = attention_names(false);
+  Choices kinds = attention_names(Forms::full);
   std::stable_partition(kinds.begin(), kinds.end(), [](const std::string& kind) { return kind == "softmax"; });
   Table table(o, "lra-speed", {"attention", "L", "updates/s", "speed", "LRA speed", "MB", "memory", "LRA memory"},
               std::ssize(kinds) * std::ssize(lengths));

@@ -172,7 +172,7 @@ int time_streams(const SpeechBenchOptions& o, const std::vector<std::string>& sy
 }
 
 int bench_speech(SpeechBenchOptions& o) {
-  Choices known = attention_names(false);
+  Choices known = attention_names(o.stream ? Forms::either : Forms::full);
   known.push_back("bilstm");
   const std::vector<std::string> systems = chosen_words("systems", o.systems, known);
   check<UsageError>(!o.stream || o.stream >= 16, "--stream ", o.stream, ": give 16 seconds or more");

@@ -66,6 +66,8 @@ TranscriberConfig SpeechSettings::model_for(int64_t symbols) const {
   const std::string& kind = model.encoder.attention.kind;
   check<UsageError>(model.model != "transformer" || !model.causal || attention_kind(kind).causal, "--attention ", kind,
                     " has no causal form");
+  check<UsageError>(model.model != "transformer" || model.causal || attention_kind(kind).full, "--attention ", kind,
+                    " needs --causal: in it no frame sees later ones");
   check<UsageError>(!model.causal || normalise == "corpus",
                     "--causal needs --normalise corpus: a recording's own mean is known at its end only");
   TranscriberConfig config = model;

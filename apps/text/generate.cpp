@@ -108,15 +108,15 @@ std::string read_prompt(const GenerateOptions& o) {
   return text;
 }
 
-// How many of the text's last bytes are the beginning of a character whose end is missing: 0 to 3.
-size_t begun_character(std::string_view text) {
+// Whether a text ends in the middle of a character.
+bool begun_character(std::string_view text) {
   for (size_t n = 1; n <= std::min<size_t>(3, text.size()); ++n) {
     const auto byte = static_cast<uint8_t>(text[text.size() - n]);
     if ((byte & 0xc0) == 0x80) continue;
     const size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
-    return n < length ? n : 0;
+    return n < length;
   }
-  return 0;
+  return false;
 }
 
 int generate_text(GenerateOptions& o) {
@@ -127,16 +127,21 @@ int generate_text(GenerateOptions& o) {
   using Clock = std::chrono::steady_clock;
   const auto begun = Clock::now();
   auto prompt_read = begun;
-  std::string all, held;  // held: may be the beginning of --stop
+  std::string all, tail, held;  // all: for --json; tail: the last bytes; held: may be the beginning of --stop
+  size_t written = 0;
   const bool is_raw = !isatty(STDOUT_FILENO);
   const auto write = [&](const std::string& text) {
-    all += text;
-    if (o.json) return;
+    tail = (tail + text).substr(std::max<size_t>(3, tail.size() + text.size()) - 3);
+    written += text.size();
+    if (o.json) {
+      all += text;
+      return;
+    }
     if (is_raw) return print_escapes(stdout, text);
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   };
-  const auto is_stop = [&](size_t length) {
+  const auto ends_like_stop = [&](size_t length) {  // whether its last bytes may be the beginning of --stop
     return held.size() >= length && o.stop.starts_with(held.substr(held.size() - length));
   };
   int64_t generated = 0;
@@ -147,12 +152,11 @@ int generate_text(GenerateOptions& o) {
     is_stopped = !o.stop.empty() && held.ends_with(o.stop);
     if (is_stopped) held.resize(held.size() - o.stop.size());
     size_t keep = is_stopped ? 0 : std::min(o.stop.size(), held.size());
-    while (!is_stop(keep)) --keep;
+    while (!ends_like_stop(keep)) --keep;
     write(held.substr(0, held.size() - keep));
     held.erase(0, held.size() - keep);
     if (is_stopped || !output_is_wanted()) return false;
-    const std::string_view tail = held.empty() ? std::string_view(all) : std::string_view(held);
-    return generated < o.bytes || (!o.exact && generated < o.bytes + 3 && begun_character(tail) > 0);
+    return generated < o.bytes || (!o.exact && generated < o.bytes + 3 && begun_character(tail + held));
   });
   write(held);
   const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
@@ -162,7 +166,7 @@ int generate_text(GenerateOptions& o) {
                 {"step", loaded.checkpoint.step()},
                 {"prompt", prompt},
                 {"text", all},
-                {"bytes", all.size()},
+                {"bytes", written},
                 {"stopped", is_stopped},
                 {"seed", o.seed},
                 {"prompt_seconds", seconds(prompt_read - begun)},
@@ -171,7 +175,7 @@ int generate_text(GenerateOptions& o) {
   }
   std::fflush(stdout);
   if (!o.quiet)
-    warn(fmt::format("\n{} bytes at {:.0f} bytes/s, after {} of prompt in {:.2f} s\n", all.size(), rate, prompt.size(),
+    warn(fmt::format("\n{} bytes at {:.0f} bytes/s, after {} of prompt in {:.2f} s\n", written, rate, prompt.size(),
                      seconds(prompt_read - begun)));
   return 0;
 }

@@ -15,8 +15,6 @@ namespace runnel {
 // attention's own settings, and these, from which head_dim follows.
 template <class Config>
 struct ModelSettings : TrainSettings {
-  static constexpr bool causal = std::is_same_v<Config, AutoregressiveConfig>;
-
   int64_t width = 256;  // D, shared by the heads
   bool recompute = false;
   Config model;
@@ -52,12 +50,14 @@ Settings ModelSettings<Config>::list() {
                  "pass, for less memory and the same numbers",
                  OldFiles::may_lack_it,
                  true});
+  Choices kinds;  // that --attention can choose
   for (Setting setting : settings_of(model)) {
     if (setting.help.empty()) continue;
+    if (setting.name == "attention") kinds = setting.allowed.choices();
     std::replace(setting.name.begin(), setting.name.end(), '_', '-');  // feed_forward -> feed-forward
     all.push_back(setting);
   }
-  return extended(all, all_attention_settings(model.encoder.attention, causal));
+  return extended(all, all_attention_settings(model.encoder.attention, kinds));
 }
 
 template <class Config>

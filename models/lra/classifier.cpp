@@ -31,7 +31,7 @@ int64_t hidden_width(const ClassifierConfig& c) { return c.head_width ? c.head_w
 
 Settings list(ClassifierConfig& c) {
   return extended(
-      list(c.encoder, false),
+      list(c.encoder, Forms::full),
       {{"input_width", &c.encoder.input_width, in_range(0, 65536), ""},
        {"pool", &c.pool, one_of({"mean", "cls"}),
         "what is classified: the mean of all positions, or a token of its own before the sequence"},

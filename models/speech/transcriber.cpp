@@ -31,7 +31,7 @@ LstmConfig lstm_of(const TranscriberConfig& c) {
 }  // namespace
 
 Settings list(TranscriberConfig& c) {
-  return extended(list(c.encoder, false),
+  return extended(list(c.encoder, Forms::either),
                   {{"model", &c.model, one_of({"transformer", "bilstm"}), "a transformer, or long short-term memory"},
                    {"causal", &c.causal, {}, "no frame sees later ones, so that audio can be transcribed as it comes"},
                    {"norm", &c.encoder.norm, one_of({"post", "pre"}),
