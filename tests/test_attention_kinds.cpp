@@ -90,7 +90,8 @@ TEST_CASE("attention kinds: four-point gradients of q, k, v, the layer's input a
       const Tensor y = (*c.layer)(in[0], shared ? Tensor() : in[3], in[1], {.key = Key{9}, .input = in[2]});
       return add(y, reshape(in[2], y.shape()));  // few kinds depend on the layer's input
     };
-    check_gradients(f, inputs);
+    // Kinds with gates have many parameters, and are made of ops that have such tests themselves.
+    check_gradients(f, inputs, {.elements = c.kind->full ? 48 : 16});
   });
 }
 

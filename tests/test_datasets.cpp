@@ -137,7 +137,8 @@ TEST_CASE("text: nine tenths train, one validates; a window's targets are one by
 
 TEST_CASE("recall task: pairs, then each key once; the value of each is asked for; the rest are no keys") {
   const RecallTask task{.vocabulary = 64};
-  for (const auto& [length, pairs] : std::vector<std::pair<int64_t, int64_t>>{{64, 4}, {64, 16}, {33, 8}, {4, 1}}) {
+  for (const auto& sizes : std::vector<std::pair<int64_t, int64_t>>{{64, 4}, {64, 16}, {33, 8}, {4, 1}}) {
+    const int64_t length = sizes.first, pairs = sizes.second;
     const RecallBatch batch = task.batch(Key{3}, 20, length, pairs);
     const std::vector<int32_t> tokens = batch.tokens.to_vector(), places = batch.places.to_vector(),
                                values = batch.values.to_vector();

@@ -101,7 +101,7 @@ class RecallTraining : public TaskOf<RecallBatch> {
 };
 
 // paper: the width 64 and the sizes of figure 2 of the Zoology paper. small and tiny: less vocabulary and fewer pairs.
-const Presets& presets() {
+const Presets& recall_presets() {
   static const Presets all{
       {"paper",
        "--layers 2 --width 64 --heads 1 --feed-forward 256 --dropout 0 --attention-dropout 0 --embedding-dropout 0 "
@@ -152,7 +152,7 @@ Settings RecallSettings::task_settings() {
           {"vocabulary", &vocabulary, in_range(10, 1 << 20), "tokens, of which half are keys and half values"}};
 }
 
-RecallSettings recall_preset(const std::string& name) { return with_preset(RecallSettings(), presets(), name); }
+RecallSettings recall_preset(const std::string& name) { return with_preset(RecallSettings(), recall_presets(), name); }
 
 int train_recall(RecallSettings& s) {
   check<UsageError>(4 * s.pairs <= s.length, "--length ", s.length, " is too short for --pairs ", s.pairs, ": ",
@@ -209,7 +209,7 @@ std::string recall_plot(const std::vector<std::pair<std::string, std::vector<Rec
 
 void add_recall(Subcommand program) {
   program.add("recall", "associative recall: the value of each key; needs no data", [](Subcommand recall) {
-    add_training<RecallSettings>(recall, "train a model", {}, presets(), train_recall);
+    add_training<RecallSettings>(recall, "train a model", {}, recall_presets(), train_recall);
     add_command<RecallEvaluateOptions>(recall, "evaluate", "accuracy over the number of pairs", evaluate_recall);
   });
 }

@@ -168,7 +168,7 @@ int train_text(TextSettings& s) {
 
 // tiny and small: the best that was found for these times on two cores. nanogpt and nanogpt-cpu: the models and
 // trainings of nanoGPT's examples on the same text (github.com/karpathy/nanoGPT).
-const Presets& presets() {
+const Presets& text_presets() {
   static const std::string recurrent = "--positions none --carry yes", other = "--positions learned --carry no";
   static const std::vector<std::pair<std::string, std::string>> by_kind{
       {"linear", recurrent},         {"retention", recurrent}, {"gla", recurrent}, {"deltanet", recurrent},
@@ -196,7 +196,7 @@ const Presets& presets() {
 }  // namespace
 
 void add_text_training(Subcommand text) {
-  add_training<TextSettings>(text, "train a model on a text", {}, presets(), train_text);
+  add_training<TextSettings>(text, "train a model on a text", {}, text_presets(), train_text);
 }
 
 void add_text(Subcommand program) {
