@@ -20,7 +20,8 @@ RecallBatch RecallTask::batch(Key key, int64_t size, int64_t length, int64_t pai
   for (int64_t b = 0; b < size; ++b) {
     const Key own = key.fold(static_cast<uint64_t>(first + b));
     const auto begin = static_cast<int64_t>(tokens.size());
-    const std::vector<int64_t> some_keys = shuffled(keys, own.fold(0)), some_values = shuffled(keys, own.fold(1));
+    const std::vector<int64_t> some_keys = shuffled(keys, own.fold(0)),
+                               some_values = shuffled(vocabulary - vocabulary / 2, own.fold(1));
     std::vector<char> is_asked(static_cast<size_t>(vocabulary));
     for (int64_t n = 0; n < pairs; ++n) is_asked[static_cast<size_t>(1 + some_keys[static_cast<size_t>(n)])] = true;
     for (int64_t t = 0; t < length; ++t) {

@@ -1,9 +1,12 @@
 #include "datasets/text_file.h"
 
-#include <algorithm>
-#include <limits>
-
+#include <unistd.h>
 #include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
 
 #include "datasets/files.h"
 #include "engine/check.h"
@@ -16,6 +19,8 @@ namespace fs = std::filesystem;
 
 // All regular files below a folder, sorted.
 void append_files(const fs::path& folder, std::vector<fs::path>& files) {
+  check(access(folder.c_str(), R_OK | X_OK) == 0, "the folder ", folder.string(),
+        " cannot be read: ", std::strerror(errno));
   std::vector<fs::path> inside = entries(folder);
   std::ranges::sort(inside);
   for (const fs::path& path : inside) {
@@ -47,11 +52,14 @@ std::vector<uint8_t> read_text(const fs::path& path) {
 }
 
 Text load_text(const fs::path& path, int64_t length) {
-  const std::vector<uint8_t> all = read_text(path);
+  std::vector<uint8_t> all = read_text(path);
   const auto split = all.end() - std::ssize(all) / 10;
-  check(all.end() - split > length, path.string(), " has ", all.size(), " bytes; with --length ", length, " it takes ",
+  check(all.end() - split > length, path.string(), " has ", all.size(), " bytes; for windows of ", length, " it takes ",
         10 * (length + 1), " or more, of which the last tenth is for validation");
-  return {path.string(), {all.begin(), split}, {split, all.end()}};
+  Text text{path.string(), {}, {split, all.end()}};
+  all.erase(split, all.end());
+  text.train = std::move(all);
+  return text;
 }
 
 uint32_t checksum(const Text& text) {

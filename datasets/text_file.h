@@ -15,8 +15,8 @@ struct Text {
 };
 
 // Of a file, gzip'd or not, or of all files below a folder in the order of their paths, but those whose names begin
-// with a dot. Throws Error that names what is missing, cannot be read or is damaged, or too short: a window of `length`
-// bytes and the one after it must fit into both parts.
+// with a dot and symbolic links. Throws Error that names what is missing, cannot be read or is damaged, or too short: a
+// window of `length` bytes and the one after it must fit into both parts.
 Text load_text(const std::filesystem::path& path, int64_t length);
 // All bytes of it. Throws Error as load_text if there are fewer than two.
 std::vector<uint8_t> read_text(const std::filesystem::path& path);

@@ -18,8 +18,8 @@ const AutoregressiveConfig& checked(const AutoregressiveConfig& c) {
   check(!c.tied || (c.positions != "sinusoidal" && c.outputs == c.vocabulary),
         "transformer: a predictor with the embedding's weights needs as many outputs as tokens, and positions that are "
         "not beside the embedding");
-  check(c.encoder.width() % 2 == 0, "transformer: the width ", c.encoder.heads, " x ", c.encoder.head_dim,
-        " must be even: half of it is the embedding, half the positional encoding");
+  check(c.positions != "sinusoidal" || c.encoder.width() % 2 == 0, "transformer: the width ", c.encoder.heads, " x ",
+        c.encoder.head_dim, " must be even: half of it is the embedding, half the positional encoding");
   check(c.embedding_dropout >= 0 && c.embedding_dropout < 1, "transformer: embedding dropout ", c.embedding_dropout,
         " is not in [0, 1)");
   check(c.grid.row >= 0, "transformer: a row of ", c.grid.row, " bytes");
@@ -43,14 +43,15 @@ Tensor initial_positions(const AutoregressiveConfig& c, Key init, Device device)
 }  // namespace
 
 double parameter_lower_bound(const AutoregressiveConfig& c) {
+  const auto width = static_cast<double>(c.encoder.width());
+  const double positions = c.positions == "learned" ? width * static_cast<double>(c.max_length) : 0;
   return parameter_lower_bound(c.encoder) +
-         static_cast<double>(c.encoder.width()) *
-             (static_cast<double>(c.vocabulary) / 2 + static_cast<double>(c.outputs));
+         static_cast<double>(c.vocabulary) * static_cast<double>(embedding_width(c)) +
+         (c.tied ? 0 : width * static_cast<double>(c.outputs)) + positions;
 }
 
 double buffer_size(const AutoregressiveConfig& c) {
-  if (!is_sinusoidal(c)) return 0;
-  return static_cast<double>(c.max_length) * static_cast<double>(c.encoder.width()) / 2;
+  return is_sinusoidal(c) ? static_cast<double>(c.max_length) * static_cast<double>(c.encoder.width()) / 2 : 0;
 }
 
 AutoregressiveTransformer::AutoregressiveTransformer(const AutoregressiveConfig& c, Key init, Device device)
@@ -74,7 +75,8 @@ Tensor AutoregressiveTransformer::features(const Indices& tokens, std::optional<
 
 Tensor AutoregressiveTransformer::embed(const Indices& tokens, Dropout dropout, const Indices& first) const {
   check(tokens.shape().rank() == 2, "transformer: tokens ", tokens.shape(), " are not [B,L]");
-  if (config.positions != "learned") return runnel::embedding(tokens, embedding, positions, dropout, first);
+  if (config.positions != "learned")
+    return runnel::embedding(tokens, embedding, positions, dropout, positions ? first : Indices());
   const int64_t length = tokens.shape()[1];
   check(length <= config.max_length, "transformer: ", length, " tokens; the model has ", config.max_length,
         " positions");

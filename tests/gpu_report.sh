@@ -52,7 +52,8 @@ run() {  # run STATUS [ARGUMENT...]: what it prints is then in the file output
   [ "$status" -eq "$1" ] || fail "gpu-report.sh ${*:2}: exit status $status, not $1"
 }
 has() { grep -qF -- "$1" "$report" || fail "no row with: $1"; }
-has_log() { tar -tzf "$(dirname "$report")/logs.tar.gz" | grep -qxF "./$1" || fail "$1 is not among the logs"; }
+# Not grep -q: it ends at the first match, and tar, which still writes, would fail.
+has_log() { tar -tzf "$(dirname "$report")/logs.tar.gz" | grep -xF "./$1" >/dev/null || fail "$1 is not among the logs"; }
 says() { [ "$(wc -l <output)" -eq 1 ] && grep -qF -- "$1" output || fail "not one sentence with: $1"; }
 
 # Bad cases: one sentence, and no report.
@@ -102,7 +103,7 @@ has '| not reached | nothing |'
   fail "the parts are not in order"
 [ "$(ls -A report | tr '\n' ' ')" = 'logs.tar.gz report.md ' ] || fail "not two files: $(ls -A report)"
 has_log ncu-step.ncu-rep
-tar -xzOf report/logs.tar.gz ./ncu-step.log | grep -qF -- '--section SourceCounters --clock-control none' || fail "ncu without its sections"
+tar -xzOf report/logs.tar.gz ./ncu-step.log | grep -F -- '--section SourceCounters --clock-control none' >/dev/null || fail "ncu without its sections"
 
 # What fails is a row, and what came before stays.
 before=$(wc -l <$report)
@@ -156,7 +157,7 @@ for signal in KILL TERM; do
   killed=$!
   disown
   for ((i = 0; i < 200; ++i)); do
-    tar -tzf report/logs.tar.gz 2>/dev/null | grep -q training--tf32.log && break
+    tar -tzf report/logs.tar.gz 2>/dev/null | grep training--tf32.log >/dev/null && break
     sleep 0.05
   done
   [ $signal = KILL ] && kill -KILL -- -$killed || kill -TERM $killed

@@ -118,7 +118,7 @@ TEST_CASE("text: nine tenths train, one validates; a window's targets are one by
   CHECK(batch.tokens.to_vector() == std::vector<int32_t>{'h', '0'});
   CHECK(batch.targets.to_vector() == std::vector<int32_t>{'0', '1'});
   CHECK(batch.kept.to_vector() == std::vector<float>{0});
-  check_fails([&] { load_text(path, 2); }, "20 bytes; with --length 2 it takes 30 or more");
+  check_fails([&] { load_text(path, 2); }, "20 bytes; for windows of 2 it takes 30 or more");
 
   std::ofstream(folder / "b" / "second") << "BB";
   std::ofstream(folder / ".hidden") << "no";

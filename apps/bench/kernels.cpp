@@ -16,6 +16,7 @@
 #include "apps/bench/bench.h"
 #include "apps/bench/kernels.h"
 #include "apps/package.h"
+#include "ops/kernels/causal_convolution.h"
 #include "ops/kernels/elementwise.h"
 #include "ops/kernels/gated_linear_attention.h"
 #include "ops/kernels/layers.h"
@@ -138,6 +139,13 @@ std::vector<BenchKernel> kernels(Device device) {
        bias.data(), rows, d, 1e-5f, none);
   CASE(4 * N, 12 * N, layer_norm_backward, x0.data(), nullptr, small0.data(), small1.data(), g.data(), a.data(),
        b.data(), bias.data(), mean.data(), rstd.data(), rows, d, none);
+  const ConvolutionSizes four_taps{batch, length, d, 4, true}, next_row{batch, 1, d, 4, true};
+  const Tensor taps = floats({d, 4});
+  Tensor last_rows = floats({batch, 3, d});
+  CASE(2 * N, 8 * N, causal_convolution_forward, x0.data(), a.data(), taps.data(), nullptr, four_taps);
+  CASE(3 * N, 24 * N, causal_convolution_backward, x0.data(), small0.data(), nullptr, g.data(), a.data(), taps.data(),
+       nullptr, four_taps);
+  CASE(8 * N / L, 8 * N / L, causal_convolution_step, x0.data(), last_rows.data(), a.data(), taps.data(), next_row);
   CASE(N, 0.0, embedding_forward, x0.data(), tokens.data(), table.data(), code.data(), nullptr, batch, length, d / 2,
        d / 2, none);
   CASE(N / 2, N / 2, embedding_backward, small0.data(), g.data(), tokens.data(), batch, length, vocabulary, d / 2,
@@ -173,13 +181,22 @@ std::vector<BenchKernel> kernels(Device device) {
   Tensor of_gates(Shape{rows * heads}, device);
   const Tensor beta = Tensor::full(Shape{rows * heads}, 0.05f, device),
                decay = Tensor::full(beta.shape(), -0.1f, device);
-  CASE(4 * N, 6 * N * E, gated_linear_attention_forward, x0.data(), state.data(),
-       GatedInputs{a.data(), b.data(), c.data(), beta.data(), decay.data(), nullptr, nullptr, UpdateRule::delta, false,
-                   sizes});
-  CASE(9 * N, 20 * N * E, gated_linear_attention_backward,
-       GatedGradients{x0.data(), x1.data(), x2.data(), l.data(), of_gates.data(), nullptr}, g.data(), nullptr,
-       GatedInputs{a.data(), b.data(), c.data(), beta.data(), decay.data(), nullptr, nullptr, UpdateRule::delta, false,
-                   sizes});
+  const AttentionSizes one_sequence{1, rows, rows, heads, e, e, true};
+  for (const AttentionSizes& own : {sizes, one_sequence}) {
+    const std::string of = own.batch == 1 ? ": one sequence" : "";
+    const GatedInputs gated{a.data(), b.data(), c.data(),          beta.data(), decay.data(),
+                            nullptr,  nullptr,  UpdateRule::delta, false,       own};
+    NAMED("gated_linear_attention_forward" + of, 4 * N, 6 * N * E, gated_linear_attention_forward, x0.data(),
+          state.data(), gated);
+    NAMED("gated_linear_attention_backward" + of, 9 * N, 20 * N * E, gated_linear_attention_backward,
+          (GatedGradients{x0.data(), x1.data(), x2.data(), l.data(), of_gates.data(), nullptr}), g.data(), nullptr,
+          gated);
+  }
+  NAMED("causal_linear_attention_forward: one sequence", 4 * N, 4 * N * E, causal_linear_attention_forward, x0.data(),
+        nullptr, nullptr, a.data(), b.data(), c.data(), nullptr, nullptr, nullptr, one_sequence, map);
+  NAMED("causal_linear_attention_backward: one sequence", 8 * N, 12 * N * E, causal_linear_attention_backward,
+        x0.data(), x1.data(), x2.data(), nullptr, nullptr, g.data(), nullptr, nullptr, a.data(), a.data(), b.data(),
+        c.data(), nullptr, nullptr, nullptr, one_sequence, map);
   CASE(4 * N, 4 * scores * E, softmax_attention_forward, x0.data(), l.data(), a.data(), b.data(), c.data(), nullptr,
        sizes, SoftmaxSettings{});
   CASE(8 * N, 10 * scores * E, softmax_attention_backward, x0.data(), x1.data(), x2.data(), nullptr, g.data(), a.data(),

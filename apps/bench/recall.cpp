@@ -30,7 +30,7 @@ int bench_recall(RecallOptions& o) {
   };
   const auto row = [&](const RecallSettings& s) {
     std::vector<std::string> cells{fmt::format("{:.0f}", trained_rate(s.out))};
-    curves.emplace_back(std::filesystem::path(s.out).filename().string(), measure_recall(s.out, 256, s));
+    curves.emplace_back(std::filesystem::path(s.out).filename().string(), measure_recall(s.out, 100, s));
     for (const Recalled& one : curves.back().second) cells.push_back(fmt::format("{:.2f}", one.accuracy));
     return cells;
   };

@@ -80,7 +80,8 @@ class RecallTraining : public TaskOf<RecallBatch> {
     const Key key = key_for(settings_.seed, Purpose::training).fold(static_cast<uint64_t>(step));
     const auto kinds =
         static_cast<uint32_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(1, settings_.pairs / 4))));
-    const int64_t pairs = settings_.pairs >> key.below(0, kinds);  // as many as at most, a half, ... and at least 4
+    // As many as at most, a half, ... and at least 4; as many as at most in the first update, which --dry-run measures.
+    const int64_t pairs = settings_.pairs >> (step == 0 ? 0 : key.below(0, kinds));
     const RecallBatch batch =
         task_.batch(key.fold(0), count, length_for(pairs, settings_.length), pairs, first % settings_.batch);
     return slice_of(batch, static_cast<double>(batch.values.size()), batch.tokens.size());
@@ -176,7 +177,7 @@ std::vector<Recalled> measure_recall(const std::string& model, int64_t sequences
   check(problem.empty(), checkpoint.path.string(), " is damaged: ", problem);
   const auto trained = load_model<AutoregressiveTransformer>(checkpoint, options.chosen_device());
   check(trained.config.vocabulary == s.vocabulary && trained.config.outputs == s.vocabulary &&
-            trained.config.max_length >= beyond * s.length,
+            trained.config.max_length >= beyond * s.length && 4 * s.pairs <= s.length && s.pairs < s.vocabulary / 2,
         checkpoint.path.string(), " is damaged: its model is not that of its settings");
   std::vector<Recalled> all;
   for (const int64_t pairs : asked_pairs(s)) {

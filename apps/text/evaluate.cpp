@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numbers>
 
 #include "apps/cli/terminal.h"
@@ -17,7 +18,8 @@ namespace runnel {
 LoadedTextModel::LoadedTextModel(const ModelOptions& options)
     : checkpoint(trained_model(options.model, "text")),
       model(load_model<AutoregressiveTransformer>(checkpoint, options.chosen_device())),
-      carries(checkpoint.config.value("carry", nlohmann::json()) == "yes") {
+      carries(checkpoint.config.is_object() && checkpoint.config.value("carry", nlohmann::json()) == "yes") {
+  check(checkpoint.config.is_object(), checkpoint.path.string(), " is damaged: it has no settings");
   check(model.config.vocabulary == 256 && model.config.outputs == 256, checkpoint.path.string(),
         " is damaged: it is no model of bytes");
   check(!carries || is_unbounded(model), checkpoint.path.string(), " is damaged: its model cannot carry a state");
@@ -82,6 +84,7 @@ int evaluate_text(TextEvaluateOptions& o) {
   if (o.limit) bytes.resize(std::min(bytes.size(), static_cast<size_t>(std::max<int64_t>(o.limit, 2))));
   const double nats = mean_nll(loaded.model, bytes, loaded.carries, loaded.model.config.max_length, o.batch,
                                Progress("evaluated byte"));
+  check(std::isfinite(nats), loaded.checkpoint.path.string(), ": the model's loss is not finite");
   const double bits = nats / std::numbers::ln2;
   if (o.json)
     print_json({{"model", loaded.checkpoint.path.string()},

@@ -11,6 +11,7 @@
 #include "apps/text/text.h"
 #include "engine/check.h"
 #include "engine/file.h"
+#include "engine/finite_guard.h"
 #include "engine/text.h"
 #include "models/decoder.h"
 
@@ -62,7 +63,7 @@ void continue_text(const AutoregressiveTransformer& model, const std::string& pr
       begin();
     }
     const std::vector<float> logits =
-        decoder->step(tokens(text.substr(text.size() - 1)).viewed_as(Shape{1})).to_vector();
+        finite_output(decoder->step(tokens(text.substr(text.size() - 1)).viewed_as(Shape{1})));
     const uint8_t byte = draw_byte(logits, how, key.uniform(drawn));
     if (!use(byte)) return;
     unbounded ? text.assign(1, static_cast<char>(byte)) : text.append(1, static_cast<char>(byte));
@@ -82,7 +83,7 @@ struct GenerateOptions : ModelOptions {
         ModelOptions::list(),
         {{"prompt", &prompt, {}, "text to go on from; default: a line feed"},
          {"prompt-file", &prompt_file, {}, "file with that text; -: standard input"},
-         {"bytes", &bytes, in_range(1, 1e12), "bytes to generate; a character of UTF-8 that they end in is completed"},
+         {"bytes", &bytes, in_range(1, 2e9), "bytes to generate; a character of UTF-8 that they end in is completed"},
          {"exact", &exact, {}, "end after --bytes, even in the middle of a character"},
          {"stop", &stop, {}, "end before this text is generated"},
          {"temperature", &how.temperature, in_range(0, 100),

@@ -1,6 +1,6 @@
-// text train. With --carry yes, each place of the batch is a reader of its own, which goes through the text from
-// another byte on, segment after segment, and keeps its attention's state: truncated backpropagation through time. Else
-// windows come from anywhere in the text.
+// text train. With --carry yes, each place of the batch is a reader of its own, which goes through its part of the
+// text, segment after segment, and keeps its attention's state: truncated backpropagation through time. In the next
+// epoch all begin again, with an empty state, at other places. Else windows come from anywhere in the text.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,9 +23,9 @@ Settings TextSettings::list() {
       TransformerSettings::list(),
       {{"length", &length, in_range(2, 1 << 20), "bytes of a window, or with --carry yes of a segment"},
        {"carry", &carry, one_of({"yes", "no"}),
-        "segments follow each other in the text, and the attention's state goes from one to the next: the context is "
-        "all "
-        "that comes before. For linear, retention, gla, deltanet, gated-deltanet and kda, with --positions none"},
+        "segments follow each other in the text, and the attention's state goes from one to the next, so the context "
+        "is "
+        "longer than a segment. For linear, retention, gla, deltanet, gated-deltanet and kda, with --positions none"},
        {"norm", &model.encoder.norm, one_of({"pre", "post"}), "layer normalisation before each block, or after it"},
        {"positions", &model.positions, one_of({"sinusoidal", "learned", "none"}),
         "of bytes in a window: sinusoids beside the embedding, learned vectors added to it, or none"},
@@ -40,6 +40,8 @@ Settings TextSettings::list() {
 }
 
 namespace {
+
+constexpr int64_t most_validated = 1 << 18;  // bytes: each validation reads them
 
 class TextTraining : public Task {
  public:
@@ -73,8 +75,9 @@ class TextTraining : public Task {
     const int64_t segments = std::max<int64_t>(1, size / (batch * settings_.length));  // of a reader in an epoch
     const int64_t segment = step % segments;
     const auto begin_of = [&](int64_t n) -> int64_t {
-      const auto random = [&](int64_t i) {
-        return key.below(static_cast<uint64_t>(i), static_cast<uint32_t>(std::min<int64_t>(size, UINT32_MAX)));
+      const auto random = [&](int64_t i) {  // below `size`
+        const Philox bits = key.block(static_cast<uint64_t>(i));
+        return static_cast<int64_t>((bits[0] | uint64_t{bits[1]} << 32) % static_cast<uint64_t>(size));
       };
       if (!settings_.carries()) return random(n);
       return random(step / segments) + n % batch * size / batch + segment * settings_.length;
@@ -110,7 +113,9 @@ class TextTraining : public Task {
   }
 
   std::vector<double> validate(const WorkDone& report) const override {
-    return {mean_nll(model_, text_.validation, settings_.carries(), settings_.length, settings_.batch, report)};
+    const auto first = text_.validation.begin();
+    const std::vector<uint8_t> some(first, first + std::min<int64_t>(most_validated, std::ssize(text_.validation)));
+    return {mean_nll(model_, some, settings_.carries(), settings_.length, settings_.batch, report)};
   }
 
   // The beginning of the validation text, and behind a line how the model goes on.
@@ -161,8 +166,11 @@ int train_text(TextSettings& s) {
                       "--carry yes: ", config.encoder.attention.kind, " attention keeps no state of constant size");
   s.data = data_for_config(s.data);
   Text text = load_text(s.data, s.length);
+  check<UsageError>(!s.carries() || std::ssize(text.train) >= 2 * s.batch * s.length,
+                    "--carry yes: ", text.train.size(), " bytes are too few for --batch ", s.batch,
+                    " readers of two segments of --length ", s.length);
   say(fmt::format("data: {}, {} bytes; {} more choose the best checkpoint\n", shown(text.name), text.train.size(),
-                  text.validation.size()));
+                  std::min<int64_t>(most_validated, std::ssize(text.validation))));
   return train(TextTraining(s, std::move(text)), s, config_json(s));
 }
 

@@ -10,7 +10,7 @@ void TransformerSettings::adapt_to(const nlohmann::json& config) {
 AutoregressiveConfig TransformerSettings::model_for(int64_t vocabulary, int64_t outputs, int64_t max_length) const {
   const int64_t heads = model.encoder.heads;
   check<UsageError>(width % heads == 0, "--heads ", heads, " does not divide --width ", width);
-  check<UsageError>(width % 2 == 0, "--width ", width,
+  check<UsageError>(model.positions != "sinusoidal" || width % 2 == 0, "--width ", width,
                     " is odd; half of it is the embedding, half the positional encoding");
   AutoregressiveConfig config = model;
   config.vocabulary = vocabulary;

@@ -28,9 +28,10 @@ using WorkDone = std::function<void(int64_t done, int64_t total)>;
 class Task {
  public:
   virtual ~Task() = default;
-  virtual std::string name() const = 0;                    // "copy", "mnist": stands in checkpoints
-  virtual Parameters parameters() const = 0;               // of the model
-  virtual Parameters carried() const { return {}; }        // what an update leaves to the next one, beside the model
+  virtual std::string name() const = 0;       // "copy", "mnist": stands in checkpoints
+  virtual Parameters parameters() const = 0;  // of the model
+  // What an update leaves to the next one, beside the model; also one whose result is not finite.
+  virtual Parameters carried() const { return {}; }
   virtual nlohmann::json model() const = 0;                // the model's configuration
   virtual nlohmann::json data() const { return nullptr; }  // for checkpoints: needed to use the model
   // Sequences in the training set, for loss.png; 0: there is no end of them.
