@@ -22,7 +22,7 @@ std::string repeated(const std::string& text, int times) {
 TEST_CASE("text: bits per byte fall on a text that repeats itself, which the model then goes on with") {
   const Sandbox box;
   write_text(box, repeated("abcd", 250));
-  for (const std::string kind : {"gated-deltanet", "softmax"}) {
+  for (const std::string kind : {"linear", "softmax"}) {
     CAPTURE(kind);
     const Result result =
         succeed(box, train + "--steps 200 --lr 1e-2 --evaluate-every 100 --out run --overwrite --attention " + kind);

@@ -84,9 +84,11 @@ def peer_seconds(forms, x, dy):
 
 def runnel_seconds(runnel, threads):
     with tempfile.TemporaryDirectory() as folder:
-        said = subprocess.run([runnel, 'bench', 'kernels', '--filter', 'one sequence', '--threads', str(threads),
-                               '--json', '--out', folder], stdout=subprocess.PIPE, text=True, check=True).stdout
-    us = {row['kernel']: row['us'] for row in json.loads(said)['rows']}
+        done = subprocess.run([runnel, 'bench', 'kernels', '--filter', 'one sequence', '--threads', str(threads),
+                               '--json', '--out', folder], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    us = {row['kernel']: row['us'] for row in json.loads(done.stdout)['rows']}
     return [1e-6 * sum(us[f'{name}_{way}: one sequence'] for way in ('forward', 'backward'))
             for name in ('gated_linear_attention', 'causal_linear_attention')]
 

@@ -177,10 +177,12 @@ int train_text(TextSettings& s) {
 // tiny and small: the best that was found for these times on two cores. nanogpt and nanogpt-cpu: the models and
 // trainings of nanoGPT's examples on the same text (github.com/karpathy/nanoGPT).
 const Presets& text_presets() {
-  static const std::string recurrent = "--positions none --carry yes", other = "--positions learned --carry no";
+  // Without positions, a kind without gates that depend on the input finds its neighbours by a convolution only.
+  static const std::string gated = "--positions none --carry yes", other = "--positions learned --carry no",
+                           ungated = gated + " --convolution 4";
   static const std::vector<std::pair<std::string, std::string>> by_kind{
-      {"linear", recurrent},         {"retention", recurrent}, {"gla", recurrent}, {"deltanet", recurrent},
-      {"gated-deltanet", recurrent}, {"kda", recurrent},       {"", other}};
+      {"linear", ungated}, {"retention", ungated},    {"gla", gated}, {"deltanet", gated},
+      {"kda", gated},      {"gated-deltanet", gated}, {"", other}};
   static const Presets all{
       {"small",
        "--minutes 60 --steps 1000000 --attention gated-deltanet --length 256 --layers 6 --width 256 --heads 4 "
