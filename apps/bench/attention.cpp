@@ -40,7 +40,10 @@ struct AttentionOptions : BenchOptions {
               {},
               "kinds of attention, or variants such as lsh-4, separated by commas; default: all"},
              {"limit", &limit, in_range(0, 1e6), "seconds: a length that would take longer is left out"},
-             {"full", &full, {}, "every query sees all keys, which all kinds can; default: causal, as in figure 1"}}),
+             {"full",
+              &full,
+              {},
+              "every query sees all keys, of the kinds that have this form; default: causal, as in figure 1"}}),
         all_attention_settings(values, attention_names(Forms::either)));
   }
 };

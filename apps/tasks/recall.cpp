@@ -1,5 +1,5 @@
 // runnel recall: multi-query associative recall. In each update all sequences have as many pairs, and as many positions
-// as are customary for them; what is hard to learn from many pairs alone is learned from few first.
+// as are customary for them. Updates differ in the number of pairs, since many pairs alone are hard to learn.
 #include "apps/tasks/recall.h"
 
 #include <fmt/format.h>
@@ -101,7 +101,7 @@ class RecallTraining : public TaskOf<RecallBatch> {
   const AutoregressiveTransformer model_;
 };
 
-// paper: the width 64 and the sizes of figure 2 of the Zoology paper. small and tiny: less vocabulary and fewer pairs.
+// paper: the task of the Zoology paper, at width 64. small: fewer tokens; tiny: fewer pairs, too.
 const Presets& recall_presets() {
   static const Presets all{
       {"paper",

@@ -174,8 +174,8 @@ int train_text(TextSettings& s) {
   return train(TextTraining(s, std::move(text)), s, config_json(s));
 }
 
-// tiny and small: the best that was found for these times on two cores. nanogpt and nanogpt-cpu: the models and
-// trainings of nanoGPT's examples on the same text (github.com/karpathy/nanoGPT).
+// docs/text.md has what tiny reaches; small is a larger model with its settings. nanogpt and nanogpt-cpu: the models
+// and trainings of nanoGPT's examples on the same text (github.com/karpathy/nanoGPT).
 const Presets& text_presets() {
   // Without positions, a kind without gates that depend on the input finds its neighbours by a convolution only.
   static const std::string gated = "--positions none --carry yes", other = "--positions learned --carry no",

@@ -1,5 +1,6 @@
 #include "models/attention/short_convolutions.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/attention_kinds.h"
@@ -33,7 +34,9 @@ ShortConvolutions::Projections ShortConvolutions::operator()(const Projections& 
     const int64_t history = weights[n].shape()[1] - 1, length = x.shape()[1];
     const Tensor earlier = before.empty() ? Tensor() : before[n];
     result[n] = reshape(causal_convolution(x, weights[n], {silu}, earlier), qkv[n].shape());
-    if (earlier) before[n] = slice(concat({earlier, detach(x)}, 1), 1, length, history);
+    if (!earlier) continue;
+    const int64_t own = std::min(length, history);  // of the rows that are kept, those of x
+    before[n] = slice(concat({earlier, slice(detach(x), 1, length - own, own)}, 1), 1, own, history);
   }
   return result;
 }
