@@ -1,6 +1,7 @@
 // A short causal convolution of the queries, keys and values of a layer, each channel by itself: what a position looks
 // for, and what it is found by, then also depend on the few positions before it.
 #pragma once
+#include <array>
 #include <span>
 #include <string>
 
