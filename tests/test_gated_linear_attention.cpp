@@ -7,6 +7,7 @@
 #include "ops/elementwise.h"
 #include "ops/gated_linear_attention.h"
 #include "ops/linear_attention.h"
+#include "ops/numerics.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
 #include "tests/check.h"
@@ -174,6 +175,34 @@ TEST_CASE("gated_linear_attention and its gradients equal the recurrence, for bo
     for (size_t i = 0; i < inputs.size(); ++i) {
       CAPTURE(i);
       check_close(g.of(inputs[i]), expected.gradients[i], reduction);
+    }
+  });
+}
+
+TEST_CASE("on tensor cores, gated_linear_attention and its gradients differ by what TF32 rounds") {
+  if (!why_unavailable(Device::cuda).empty()) return;
+  for_all_cases({{1, 70, 1, 40, 33}}, [](const Case& x) {
+    if (x.q.device() == Device::cpu) return;
+    std::vector<Tensor> inputs = x.inputs();
+    for (Tensor& input : inputs) input = clone(input).set_wants_grad();
+    std::vector<std::vector<double>> results[2];
+    for (const bool rounds : {false, true}) {
+      const auto set = [&] { set_precision(rounds ? Precision::tf32 : Precision::f32, Device::cuda); };
+      Tape tape;
+      set();
+      const auto [y, state] = x(inputs);
+      set_precision(Precision::f32);
+      const Tensor loss = add(sum(square(y)), sum(square(state)));
+      set();
+      const Gradients g = tape.backward(loss);
+      set_precision(Precision::f32);
+      results[rounds] = {doubles(y), doubles(state)};
+      for (const Tensor& input : inputs) results[rounds].push_back(doubles(g.of(input)));
+    }
+    for (size_t i = 0; i < results[0].size(); ++i) {
+      CAPTURE(i);
+      CHECK_LE(distance(results[1][i], results[0][i]), 2e-2);
+      CHECK_GT(distance(results[1][i], results[0][i]), 0);
     }
   });
 }

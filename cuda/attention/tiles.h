@@ -118,6 +118,14 @@ class TileFragment {
       f(half, values);
     }
   }
+  // x := f(column, x) of all numbers fetched.
+  template <class F>
+  __device__ void change(F f) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x_[half].at[i] = f(part(half) + i, x_[half].at[i]);
+  }
   template <int stride, class Map>
   __device__ void store(float* to, Map map) const {
     store<stride>(to, map, [](int, const Vec<4>&) {});
