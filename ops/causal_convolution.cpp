@@ -13,8 +13,8 @@ namespace {
 ConvolutionSizes checked(const char* op, const Tensor& x, const Tensor& weight, const Tensor& before, bool silu) {
   const Shape &s = x.shape(), &w = weight.shape();
   check(s.rank() == 3, op, ": x ", s, " is not [B,L,D]");
-  check(w.rank() == 2 && w[0] == s[2] && w[1] >= 1 && w[1] <= 16, op, ": the weight ", w, " is not [", s[2],
-        ",K] with K from 1 to 16");
+  check(w.rank() == 2 && w[0] == s[2] && w[1] >= 1 && w[1] <= most_convolution_taps, op, ": the weight ", w,
+        " is not [", s[2], ",K] with K from 1 to ", most_convolution_taps);
   check(!before || before.shape() == Shape{s[0], w[1] - 1, s[2]}, op, ": before ", before.shape(), " is not [", s[0],
         ",", w[1] - 1, ",", s[2], "]");
   device_of(op, x, weight, before);

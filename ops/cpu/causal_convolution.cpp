@@ -14,6 +14,20 @@
 namespace runnel {
 namespace {
 
+// use(c, count, sum over j of weight_j row_j) for the vectors of rows that are D wide; weights [K,D].
+template <class Use>
+RUNNEL_INLINE inline void weighted_rows(const float* weights, const float* const (&row)[most_convolution_taps], int64_t taps,
+                                 int64_t width, Use use) {
+  const auto vector = [&](int64_t c, int64_t count) RUNNEL_INLINE {
+    Lanes sum{};
+    for (int64_t j = 0; j < taps; ++j) sum += load(weights + j * width + c, count) * load(row[j] + c, count);
+    use(c, count, sum);
+  };
+  int64_t c = 0;
+  for (; c + lanes <= width; c += lanes) vector(c, lanes);
+  if (c < width) vector(c, width - c);
+}
+
 // The weights as [K,D], and rows of x by their position, from -(K-1) on.
 class Taps {
  public:
@@ -32,12 +46,9 @@ class Taps {
   // use(c, count, z) for the vectors of z_t.
   template <class Use>
   RUNNEL_INLINE void each(int64_t b, int64_t t, Use use) const {
-    for (int64_t c = 0; c < s_.width; c += lanes) {
-      const int64_t count = s_.width - c;
-      Lanes z{};
-      for (int64_t j = 0; j < s_.taps; ++j) z += load(weight(j) + c, count) * load(row(b, t - j) + c, count);
-      use(c, count, z);
-    }
+    const float* rows[most_convolution_taps];
+    for (int64_t j = 0; j < s_.taps; ++j) rows[j] = row(b, t - j);
+    weighted_rows(weight(0), rows, s_.taps, s_.width, use);
   }
 
  private:
@@ -86,12 +97,10 @@ void cpu::causal_convolution_backward(float* dx, float* dweight, float* dbefore,
       }
       if (t >= end) continue;
       float* const to = t >= 0 ? dx + (b * s.length + t) * d : dbefore + (b * (k - 1) + k - 1 + t) * d;
-      for (int64_t c = 0; c < d; c += lanes) {
-        const int64_t count = d - c;
-        Lanes sum{};
-        for (int64_t j = 0; j < k; ++j) sum += load(taps.weight(j) + c, count) * load(dz(t + j) + c, count);
-        store(to + c, sum, count);
-      }
+      const float* later[most_convolution_taps];
+      for (int64_t j = 0; j < k; ++j) later[j] = dz(t + j);
+      weighted_rows(taps.weight(0), later, k, d,
+                    [&](int64_t c, int64_t count, Lanes sum) RUNNEL_INLINE { store(to + c, sum, count); });
       for (int64_t j = 0; t >= 0 && j < k; ++j)
         map(
             dw + j * d, d, [](Lanes sum, Lanes g, Lanes z) RUNNEL_INLINE { return sum + g * z; }, dw + j * d, dz(t),

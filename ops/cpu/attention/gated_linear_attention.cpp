@@ -36,12 +36,28 @@
 namespace runnel {
 namespace {
 
-// f(vectors, first) for all columns: two vectors at a time, so that the sums of a block stay in registers.
+// f(vectors, first) for all columns, some vectors at a time, so that the sums of a block stay in registers.
 template <class F>
 RUNNEL_INLINE inline void by_columns(int64_t columns, F f) {
   int64_t at = 0;
+  for (; at + 4 * lanes <= columns; at += 4 * lanes) f(std::integral_constant<int, 4>(), at);
   for (; at + 2 * lanes <= columns; at += 2 * lanes) f(std::integral_constant<int, 2>(), at);
   for (; at < columns; at += lanes) f(std::integral_constant<int, 1>(), at);
+}
+
+// add(r, sums) for all rows: sums of `vectors` vectors. Few of them are kept twice, for even and for odd rows, so that
+// an addition need not wait for the one before.
+template <int vectors, bool twice, class Add>
+RUNNEL_INLINE inline void sum_rows(Lanes (&sums)[vectors], int64_t rows, Add add) {
+  int64_t r = 0;
+  if constexpr (twice) {
+    Lanes odd[vectors] = {};
+    for (; r + 2 <= rows; r += 2) add(r, sums), add(r + 1, odd);
+    if (r < rows) add(r, sums);
+    for (int i = 0; i < vectors; ++i) sums[i] += odd[i];
+  } else {
+    for (; r < rows; ++r) add(r, sums);
+  }
 }
 
 struct Write {
@@ -54,57 +70,72 @@ struct Sum {
 // S or D: s[r,:] := kept[r] s[r,:] + the sum over the writes of key[r] value. Then for each of the sums, to = sum over
 // r of weight[r] s[r,:].
 template <int writes, int sums>
-RUNNEL_NOINLINE void advance(const Matrix& s, const float* kept, std::array<Write, writes> added,
-                             std::array<Sum, sums> wanted) {
+RUNNEL_NOINLINE void advance(const Matrix s, const float* kept, const std::array<Write, writes> added,
+                             const std::array<Sum, sums> wanted) {
   by_columns(s.columns, [&]<int width>(std::integral_constant<int, width>, int64_t at) RUNNEL_INLINE {
-    Lanes sum[sums][width] = {}, value[writes][width];
+    Lanes sum[sums * width] = {}, value[writes][width];
     for (int i = 0; i < writes; ++i)
       for (int w = 0; w < width; ++w) value[i][w] = load(added[i].value + at + w * lanes);
-    for (int64_t r = 0; r < s.rows; ++r) {
+    sum_rows<sums * width, width <= 2>(sum, s.rows, [&](int64_t r, Lanes(&to)[sums * width]) RUNNEL_INLINE {
       float* const row = s.row(r) + at;
+      const float kept_r = kept[r];
+      float key[writes], weight[sums];
+      for (int i = 0; i < writes; ++i) key[i] = added[i].key[r];
+      for (int i = 0; i < sums; ++i) weight[i] = wanted[i].weight[r];
       for (int w = 0; w < width; ++w) {
-        Lanes now = kept[r] * load(row + w * lanes);
-        for (int i = 0; i < writes; ++i) now += added[i].key[r] * value[i][w];
+        Lanes now = kept_r * load(row + w * lanes);
+        for (int i = 0; i < writes; ++i) now += key[i] * value[i][w];
         store(row + w * lanes, now);
-        for (int i = 0; i < sums; ++i) sum[i][w] += wanted[i].weight[r] * now;
+        for (int i = 0; i < sums; ++i) to[i * width + w] += weight[i] * now;
       }
-    }
+    });
     for (int i = 0; i < sums; ++i)
-      for (int w = 0; w < width; ++w) store(wanted[i].to + at + w * lanes, sum[i][w]);
+      for (int w = 0; w < width; ++w) store(wanted[i].to + at + w * lanes, sum[i * width + w]);
   });
 }
 
-// S^T, a row for each of M: s[m,:] := a s[m,:] + u[m] k. Before the write, erased = sum over m of dv[m] s[m,:]; after
-// it, read = sum of dy[m] s[m,:].
-RUNNEL_NOINLINE void advance_transposed(const Matrix& s, const float* a, const float* u, const float* k,
-                                        const float* dv, float* erased, const float* dy, float* read) {
+// S^T, a row for each of M: s[m,:] := a s[m,:] + u[m] k, and found = sum over m of weight[m] s[m,:], before that is
+// written or after it.
+enum class Found { before_write, after_write };
+template <Found when>
+RUNNEL_NOINLINE void advance_transposed(const Matrix s, const float* a, const float* u, const float* k,
+                                        const float* weight, float* found) {
   by_columns(s.columns, [&]<int width>(std::integral_constant<int, width>, int64_t at) RUNNEL_INLINE {
-    Lanes before[width] = {}, after[width] = {};
-    for (int64_t m = 0; m < s.rows; ++m)
+    Lanes sum[width] = {}, kept[width], key[width];
+    for (int w = 0; w < width; ++w) kept[w] = load(a + at + w * lanes), key[w] = load(k + at + w * lanes);
+    sum_rows<width, width <= 2>(sum, s.rows, [&](int64_t m, Lanes(&to)[width]) RUNNEL_INLINE {
+      float* const row = s.row(m) + at;
+      const float weight_m = weight[m], u_m = u[m];
       for (int w = 0; w < width; ++w) {
-        float* const row = s.row(m) + at + w * lanes;
-        Lanes now = load(a + at + w * lanes) * load(row);
-        before[w] += dv[m] * now;
-        now += u[m] * load(k + at + w * lanes);
-        after[w] += dy[m] * now;
-        store(row, now);
+        Lanes now = kept[w] * load(row + w * lanes);
+        if (when == Found::before_write) to[w] += weight_m * now;
+        now += u_m * key[w];
+        if (when == Found::after_write) to[w] += weight_m * now;
+        store(row + w * lanes, now);
       }
-    for (int w = 0; w < width; ++w) store(erased + at + w * lanes, before[w]), store(read + at + w * lanes, after[w]);
+    });
+    for (int w = 0; w < width; ++w) store(found + at + w * lanes, sum[w]);
   });
 }
 
 // D^T from the right: d[m,:] += dy[m] q;  written = sum over m of u[m] d[m,:];  d[m,:] := a (d[m,:] - dv[m] k)
-RUNNEL_NOINLINE void retreat_transposed(const Matrix& d, const float* dy, const float* q, const float* u,
-                                        float* written, const float* a, const float* dv, const float* k) {
+RUNNEL_NOINLINE void retreat_transposed(const Matrix d, const float* dy, const float* q, const float* u, float* written,
+                                        const float* a, const float* dv, const float* k) {
   by_columns(d.columns, [&]<int width>(std::integral_constant<int, width>, int64_t at) RUNNEL_INLINE {
-    Lanes sum[width] = {};
-    for (int64_t m = 0; m < d.rows; ++m)
+    Lanes sum[width] = {}, query[width], key[width], kept[width];
+    for (int w = 0; w < width; ++w) {
+      const int64_t column = at + w * lanes;
+      query[w] = load(q + column), key[w] = load(k + column), kept[w] = load(a + column);
+    }
+    sum_rows<width, width <= 2>(sum, d.rows, [&](int64_t m, Lanes(&to)[width]) RUNNEL_INLINE {
+      float* const row = d.row(m) + at;
+      const float dy_m = dy[m], u_m = u[m], dv_m = dv[m];  // read before the row is stored, which could be the same
       for (int w = 0; w < width; ++w) {
-        const int64_t column = at + w * lanes;
-        const Lanes now = load(d.row(m) + column) + dy[m] * load(q + column);
-        sum[w] += u[m] * now;
-        store(d.row(m) + column, load(a + column) * (now - dv[m] * load(k + column)));
+        const Lanes now = load(row + w * lanes) + dy_m * query[w];
+        to[w] += u_m * now;
+        store(row + w * lanes, kept[w] * (now - dv_m * key[w]));
       }
+    });
     for (int w = 0; w < width; ++w) store(written + at + w * lanes, sum[w]);
   });
 }
@@ -251,10 +282,10 @@ void backward_reads(const GatedGradients& to, const float* dy, const float* ds1,
   Walk walk(in, n, Walk::From::left, memory);
   const Matrix state = walk.state(), transposed = walk.transposed();
   set_both(state, transposed, in.s0, in, n);
-  float *const dq = walk.of_e(), *const unused = walk.of_e(), *const none = walk.of_m();
+  float* const dq = walk.of_e();
   walk.from_left<delta, false>(state, dy,
                                [&](int64_t t, const Position& now, const float* w, const float* u, const float*) {
-                                 advance_transposed(transposed, now.a, u, now.k, none, unused, now.dy, dq);
+                                 advance_transposed<Found::after_write>(transposed, now.a, u, now.k, now.dy, dq);
                                  walk.put(to.dq, t, dq, s.e);
                                  if (delta) walk.put(to.dv, t, w, s.m);
                                });
@@ -314,11 +345,11 @@ void backward_erasure(const GatedGradients& to, const GatedInputs& in, int64_t n
   Walk walk(in, n, Walk::From::left, memory);
   const Matrix state = walk.state(), transposed = walk.transposed();
   set_both(state, transposed, in.s0, in, n);
-  float *const erased = walk.of_e(), *const unused = walk.of_e(), *const none = walk.of_m();
+  float* const erased = walk.of_e();
   walk.from_left<true, false>(state, nullptr,
                               [&](int64_t t, const Position& now, const float*, const float* u, const float*) {
                                 const float* const dv = walk.row(static_cast<const float*>(to.dv), t, s.m);
-                                advance_transposed(transposed, now.a, u, now.k, dv, erased, none, unused);
+                                advance_transposed<Found::before_write>(transposed, now.a, u, now.k, dv, erased);
                                 map(
                                     erased, s.e, [](Lanes x) RUNNEL_INLINE { return -x; }, erased);
                                 accumulate(walk.row(to.dk, t, s.e), erased, s.e);
