@@ -42,10 +42,10 @@ struct Case {
     for (int64_t n = 0; n < b; ++n) some.push_back(static_cast<int32_t>(n == 1 ? 0 : l - l / (n + 3)));
     lengths = Indices(Shape{b}, some, device);
   }
-  // From -30, where nothing is kept, to 0.
+  // From -1000, where nothing is kept, to 0.
   static Tensor decays(const Shape& shape, Device device) {
     std::vector<float> g = random_tensor(shape, 4, -0.5f, 0).to_vector();
-    for (size_t i = 0; i < g.size(); i += 7) g[i] = i % 2 ? 0.0f : i % 4 ? -30.0f : -3.0f;
+    for (size_t i = 0; i < g.size(); i += 7) g[i] = i % 2 ? 0.0f : i % 4 ? -30.0f : i % 8 ? -3.0f : -1000.0f;
     return Tensor(shape, g, device);
   }
 
@@ -160,7 +160,7 @@ void for_all_cases(const std::vector<std::array<int64_t, 5>>& shapes, const std:
 }  // namespace
 
 TEST_CASE("gated_linear_attention and its gradients equal the recurrence, for both rules and all gates") {
-  for_all_cases({{1, 1, 1, 1, 1}, {3, 9, 2, 3, 5}, {2, 40, 1, 33, 20}, {1, 70, 2, 16, 32}}, [](const Case& x) {
+  const auto compare = [](const Case& x) {
     const Device device = x.q.device();
     const Tensor dy = random_tensor(Shape{x.v.size(), 1}, 7, -1, 1, device);
     const Tensor ds1 = random_tensor(Shape{x.b * x.h * x.e * x.m, 1}, 8, -1, 1, device);
@@ -176,12 +176,17 @@ TEST_CASE("gated_linear_attention and its gradients equal the recurrence, for bo
       CAPTURE(i);
       check_close(g.of(inputs[i]), expected.gradients[i], reduction);
     }
-  });
+  };
+  for_all_cases({{1, 1, 1, 1, 1}, {3, 9, 2, 3, 5}, {2, 40, 1, 33, 20}, {1, 70, 2, 16, 32}, {1, 35, 1, 20, 70}},
+                compare);
+  for (const Device device : devices())
+    compare(Case({1, 2, 1, 512, 33}, UpdateRule::delta, Decay::channel, true, device));
 }
 
 TEST_CASE("on tensor cores, gated_linear_attention and its gradients differ by what TF32 rounds") {
   if (!why_unavailable(Device::cuda).empty()) return;
-  for_all_cases({{1, 70, 1, 40, 33}}, [](const Case& x) {
+  // The long one: errors of the state may not add up.
+  for_all_cases({{1, 70, 1, 40, 33}, {1, 520, 1, 16, 16}}, [](const Case& x) {
     if (x.q.device() == Device::cpu) return;
     std::vector<Tensor> inputs = x.inputs();
     for (Tensor& input : inputs) input = clone(input).set_wants_grad();
@@ -202,8 +207,8 @@ TEST_CASE("on tensor cores, gated_linear_attention and its gradients differ by w
     for (size_t i = 0; i < results[0].size(); ++i) {
       CAPTURE(i);
       CHECK_LE(distance(results[1][i], results[0][i]), 2e-2);
-      CHECK_GT(distance(results[1][i], results[0][i]), 0);
     }
+    CHECK_GT(distance(results[1][0], results[0][0]), 0);
   });
 }
 

@@ -1,30 +1,32 @@
 // Gated linear attention: ops/cpu/attention/gated_linear_attention.cpp has the derivation.
 //
-// All of it is one scan. It walks from the left, or from the right, with a state X:
+// All of it is one scan, from the left or from the right, of a state X that has two writes: the first is read at its
+// own position already, the second, which is subtracted, at the next.
 //
-//   X_t = kept_t X_{t-1} + b_t c_t^T,   out_t = X_t^T a_t, or strictly before t: (kept_t X_{t-1})^T a_t
+//   X_t = kept_t X_{t-1} + b_t c_t^T - b'_t c'_t^T,   out_t = (X_t + b'_t c'_t^T)^T a_t
 //
-//           walk from   a   b   c
-//   y       left        q   k   u
-//   w       left        k   k   u    strictly; u_t = beta_t w_t, w_t = v_t - out_t are found on the way
-//   r       right       k   q   dy
-//   du      right       k   k   dv   strictly; dv_t = beta_t du_t, du_t = r_t - out_t
-//   dq      left        dy  u   k
-//   erase   left        dv  u   k    strictly; with the opposite sign
-//   D u     right       u   dy  q    less that of u, dv, k, strictly
+//           walk from   a    b   c    b'  c'
+//   y       left        q    k   u
+//   w       left        k             k   u    of -S; added to v. u_t = beta_t w_t is found on the way
+//   du      right       k    q   dy   k   dv   dv_t = beta_t du_t is found on the way
+//   dq      left        dy   u   k
+//   erase   left        dv            u   k    of -S
+//   D u     right       u    dy  q    dv  k
 //
-// The additive rule has u = beta v and du = r, and neither w nor erase. kept_t = e^g_t belongs to E: to rows of X if b
-// is q or k, else to its columns. From the left it is that of position t, from the right that of the position walked
-// before.
+// The additive rule has u = beta v and no second writes. kept_t = e^g_t belongs to E: to the rows of X if b is q or k,
+// else to its columns. From the left it is that of position t, from the right that of the position walked before.
 //
-// A block walks in chunks of up to 32 positions. With C_i, the sum of g over the positions of the chunk up to i but its
-// first, and X from before, decayed to the first,
+// A block walks in chunks of up to 32 sequence. With C_i, the sum of ln kept over the positions of the chunk up to i
+// but its first, and X from before, decayed to the first,
 //
-//   out = a' X + mask(a' b'^T) c,   a'_i = e^C_i a_i,   X := e^C_next (X + b'^T c),   b'_j = e^-C_j b_j
+//   out = A X + mask(A B^T) c,   A_i = e^C_i a_i,   X := e^C_next (X + B^T c),   B_j = e^-C_j b_j
 //
-// or, if X decays by columns, with e^C at out and e^-C at c. Where C falls below -60, the chunk ends, so that nothing
-// overflows: strong decays make short chunks, even of one position, and no result less exact. Where c is to be found,
-// (1 + mask(a' b'^T) beta) u = beta (v - a' X) is solved by substitution, a thread for each of 32 columns.
+// and so on with b' and c', or, if X decays by columns, with e^C at out and e^-C at c. Where |C| would exceed 60, the
+// chunk ends, so that nothing overflows: strong decays make short chunks, even of one position. C is summed in double,
+// and e^C has what is lost when C becomes a float.
+//
+// Where c' is to be found, (1 + beta mask(A B'^T)) c' = beta r, with r the rest of out, is solved by substitution, by a
+// thread for each of 32 columns.
 #include "cuda/attention/tiles.h"
 #include "cuda/launch.h"
 #include "cuda/temporary.h"
@@ -34,40 +36,59 @@
 namespace runnel::cuda {
 namespace {
 
-constexpr float most_decay = 60;
+constexpr double largest_exponent = 60;
 
 struct GatedScan {
   struct Rows {
-    HeadRows<const float> of;
-    bool is_key, times_beta;  // zero in padding; times the position's beta
+    HeadRows<const float> of;  // no data: zero
+    bool zero_in_padding, times_beta;
   };
-  Rows a, b, c;                   // c, if it is to be found: v or r
-  HeadRows<float> out;            // w or du, if c is to be found
+  struct Write {
+    Rows b, c;
+    bool exists;
+  };
+  Rows a;
+  Write writes[2];  // if c' is to be found, c' is what is added to out: v, or nothing
+  HeadRows<float> out;
   HeadRows<const float> beta, g;  // no data: 1 and 0
-  // The state before the walk (null: zero) and after it (null: not wanted), and steps from a row and a column of X to
-  // the next in them.
+  // X before the walk (null: zero) and after it (null: not wanted), and steps from a row and a column of it to the next
+  // in them.
   const float* before;
   float* after;
   int64_t state_size, row_step, column_step;
   int64_t heads;
   int length;
   const int32_t* lengths;
-  bool from_the_right, is_strict, decays_columns;
-  bool is_subtracted;  // out, unless c is to be found, and `after` become what they are less the scan's
+  bool from_the_right, decays_columns;
 };
 
-// A position of one sequence as its walk counts them. Padding neither writes nor decays.
-struct Positions {
+// One sequence, with its positions as its walk counts them. Padding neither writes nor decays.
+struct Sequence {
   const GatedScan& scan;
+  int64_t entry, head;  // of the batch
   int end_of_text;
+  HeadRows<const float> betas, g;
 
+  __device__ Sequence(const GatedScan& all, int64_t n)
+      : scan(all),
+        entry(n / all.heads),
+        head(n % all.heads),
+        end_of_text(all.lengths ? all.lengths[entry] : all.length),
+        betas(own(all.beta)),
+        g(own(all.g)) {}
+
+  template <class T>
+  __device__ HeadRows<T> own(HeadRows<T> rows) const {
+    if (rows.data) rows.data += entry * rows.batch + head * rows.width;
+    return rows;
+  }
   __device__ bool is_padding(int i) const { return (scan.from_the_right ? scan.length - 1 - i : i) >= end_of_text; }
-  __device__ float beta(int i) const { return is_padding(i) ? 0 : scan.beta.data ? *scan.beta.at(i) : 1; }
+  __device__ float beta(int i) const { return is_padding(i) ? 0 : betas.data ? *betas.at(i) : 1; }
   // ln kept of a channel at position i <= length, where `length` is the step that follows the last position.
   __device__ float log_kept(int i, int channel) const {
     i -= scan.from_the_right;
-    if (!scan.g.data || i < 0 || i >= scan.length || is_padding(i)) return 0;
-    return scan.g.width == 1 ? *scan.g.at(i) : channel < scan.g.width ? scan.g.at(i)[channel] : 0;
+    if (!g.data || i < 0 || i >= scan.length || is_padding(i)) return 0;
+    return g.width == 1 ? *g.at(i) : channel < g.width ? g.at(i)[channel] : 0;
   }
 };
 
@@ -85,190 +106,219 @@ size_t shared_bytes(const GatedScan& scan) {
       .add<float>(tile * right_row)
       .add<float>((tile + 1) * left_row)
       .add<float>(tile)
-      .add<float>(block_threads / 32)
+      .add<int>(1)
       .bytes();
 }
 
+// ln kept of a channel at [i * left_row], i from 1 to 32, becomes e^C_i. Returns how many positions of a chunk, from 0
+// on, have no |C| that is too large.
+__device__ int sum_decays(float* decays) {
+  double sum = 0;
+  int fitting = 1;
+#pragma unroll 8
+  for (int i = 1; i <= tile; ++i) {
+    float& x = decays[i * left_row];
+    sum += x;
+    const bool fits = fabs(sum) <= largest_exponent;
+    const float rounded = static_cast<float>(sum);
+    x = expf(rounded) * (fits ? 1 + static_cast<float>(sum - rounded) : 1);
+    fitting += fits && fitting == i;
+  }
+  return fitting;
+}
+
+// A column of (1 + beta weights) c' = beta r, with r_i at c[i * right_row], where -c'_i is left. Calls out(i, r_i less
+// what earlier positions have written).
+template <class Tile, class Out>
+__device__ void substitute(float* c, const float* weights, const float* betas, Out out) {
+  float found[tile];
+#pragma unroll
+  for (int i = 0; i < tile; ++i) {
+    float sum[4] = {};
+#pragma unroll
+    for (int j = 0; j < i; j += 4) {
+      const Vec<4> x = load<4>(weights + i * left_row + j);
+#pragma unroll
+      for (int part = 0; part < 4; ++part)
+        if (j + part < i) sum[part] += x.at[part] * found[j + part];
+    }
+    const float rest = c[i * right_row] - ((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    found[i] = betas[i] * rest;
+    c[i * right_row] = Tile::rounded(-found[i]);
+    out(i, rest);
+  }
+}
+
 // Launch: x: sequences, y: 32 columns of out each; `block_threads` threads.
-// Owns:   the block its columns of out and of X. Of a chunk, the second half of the block finds out, or a thread a
-//         column of c; the first half writes X.
-// Shared: X [E or M,32]; a', b' and c of a chunk; C of 32 channels; beta; a number of each warp. The weights
-//         mask(a' b'^T) take the place of a', or on sm_120 heads of 512 would not fit.
+// Owns:   the block its columns of out and of X. Of a chunk, the second half of the block computes out, of which warp w
+//         owns rows [16 w, 16 w + 16), and the first half updates X; if c' is to be found, 32 threads solve for a
+//         column of it each.
+// Shared: X [E or M,32]; A, B and c of a chunk; e^C of 32 channels; beta; the size of the chunk. The weights
+//         mask(A B^T) take the place of A, or on sm_120 heads of 512 would not fit.
 template <class Tile, bool solves>
-__global__ void __launch_bounds__(block_threads, 4) gated_linear_attention_kernel(GatedScan scan) {
+__global__ void __launch_bounds__(block_threads, solves ? 2 : 3) gated_linear_attention_kernel(GatedScan scan) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const bool in_first_half = thread < half_block;
-  const int64_t sequence = blockIdx.x;
-  const int first_column = static_cast<int>(blockIdx.y) * tile, rows = scan.a.of.width, columns = scan.c.of.width;
+  const Sequence sequence(scan, blockIdx.x);
+  const int first_column = static_cast<int>(blockIdx.y) * tile, rows = scan.a.of.width, columns = scan.out.width;
   const int slices = (rows + tile - 1) / tile;
-  const Positions positions{scan, scan.lengths ? scan.lengths[sequence / scan.heads] : scan.length};
-  for (GatedScan::Rows* x : {&scan.a, &scan.b, &scan.c}) x->of.select(sequence, scan.heads);
-  scan.out.select(sequence, scan.heads);
-  if (scan.beta.data) scan.beta.select(sequence, scan.heads);
-  if (scan.g.data) scan.g.select(sequence, scan.heads);
+  const HeadRows<float> out = sequence.own(scan.out);
 
   Shared shared;
   float* const state = shared.take<float>(static_cast<unsigned>(slices * tile * right_row));
   float* const a = shared.take<float>(tile * left_row);
   float* const b = shared.take<float>(tile * left_row);
   float* const c = shared.take<float>(tile * right_row);
-  float* const decays = shared.take<float>((tile + 1) * left_row);  // C_i of channel e at [i * left_row + e]
+  float* const decays = shared.take<float>((tile + 1) * left_row);  // e^C_i of channel e at [i * left_row + e]
   float* const betas = shared.take<float>(tile);
-  float* const sizes = shared.take<float>(block_threads / 32);
+  int* const size = shared.take<int>(1);
+  float* const weights = a;
 
-  // f(number of X in shared memory, its place in a state): all that exist.
+  // f(number of X, whether it exists, its place in a state, its channel)
   const auto each_number_of_state = [&](auto f) {
     for (int i = thread; i < slices * tile * tile; i += block_threads) {
       const int row = i / tile, column = first_column + i % tile;
-      const bool exists = row < rows && column < columns;
-      f(state[row * right_row + i % tile], exists,
-        sequence * scan.state_size + row * scan.row_step + column * scan.column_step,
+      f(state[row * right_row + i % tile], row < rows && column < columns,
+        blockIdx.x * scan.state_size + row * scan.row_step + column * scan.column_step,
         scan.decays_columns ? column : row);
     }
   };
+  const float sign = scan.writes[0].exists ? 1 : -1;
   each_number_of_state([&](float& x, bool exists, int64_t at, int channel) {
-    x = exists && scan.before ? scan.before[at] * expf(positions.log_kept(0, channel)) : 0;
+    x = exists && scan.before ? sign * scan.before[at] * expf(sequence.log_kept(0, channel)) : 0;
   });
+  for (int i = thread; i < (tile + 1) * left_row; i += block_threads) decays[i] = 1;
 
-  // The position at which the next chunk begins.
-  const auto end_of_chunk = [&](int first) {
-    const int most = min(tile, scan.length - first);
-    int size = most;
-    const int begin = scan.decays_columns && scan.g.width > 1 ? first_column : 0;
-    const int end = scan.decays_columns ? min(begin + tile, scan.g.width) : scan.g.width;
-    for (int channel = begin + thread; channel < end; channel += block_threads) {
-      float sum = 0;
-      int own = 1;
-      for (int i = 1; i < most; ++i) {
-        sum += positions.log_kept(first + i, channel);
-        own += own == i && fabsf(sum) <= most_decay;
-      }
-      size = min(size, own);
-    }
-    const float negative = warp_max(static_cast<float>(-size));
-    if (lane == 0) sizes[thread / 32] = negative;
-    __syncthreads();
-    float largest = sizes[0];
-    for (int warp = 1; warp < block_threads / 32; ++warp) largest = fmaxf(largest, sizes[warp]);
-    return first + static_cast<int>(-largest);
-  };
+  // Blocks of 32 channels whose C differ, of those that the block uses.
+  const int blocks_of_channels = !scan.g.data ? 0 : scan.decays_columns || scan.g.width == 1 ? 1 : slices;
+  const auto channels_of = [&](int slice) { return scan.decays_columns ? first_column : slice * tile; };
 
   for (int first = 0, end; first < scan.length; first = end) {
-    __syncthreads();  // all of the chunk before has been read
-    end = scan.g.data ? end_of_chunk(first) : min(first + tile, scan.length);
-
+    // decays := e^C; reduces `size` to the positions with which no |C| is too large.
     const auto find_decays = [&](int first_channel) {
-      if (thread >= tile) return;
-      float sum = 0;
-      decays[lane] = 0;
-#pragma unroll 4
-      for (int i = 1; i <= tile; ++i)
-        decays[i * left_row + lane] = sum += positions.log_kept(first + i, first_channel + lane);
+      for (int i = thread; i < tile * tile; i += block_threads)
+        decays[(i / tile + 1) * left_row + i % tile] =
+            sequence.log_kept(first + i / tile + 1, first_channel + i % tile);
+      __syncthreads();
+      if (thread < tile) {
+        const int most = static_cast<int>(-warp_max(static_cast<float>(-sum_decays(decays + lane))));
+        if (lane == 0) *size = min(*size, most);
+      }
+      __syncthreads();
     };
-    // 32 columns of the chunk's rows, times beta and e^(power C); zero behind the chunk.
-    const auto fetched = [&](const GatedScan::Rows& x, int column, int power) {
+    __syncthreads();  // all of the chunk before has been read
+    if (thread == 0) *size = min(tile, scan.length - first);
+    for (int slice = 0; slice < blocks_of_channels; ++slice) find_decays(channels_of(slice));
+    if (blocks_of_channels == 0) __syncthreads();
+    end = first + *size;
+
+    // 32 columns of the chunk's rows, times `factor`, beta and e^(power C); zero behind the chunk.
+    const auto fetched = [&](const GatedScan::Rows& x, int column, int power, float factor = 1) {
       const int i = TileFragment::row(), position = first + i;
-      const bool is_there = position < end && !(x.is_key && positions.is_padding(position));
+      const bool is_there = position < end && x.of.data && !(x.zero_in_padding && sequence.is_padding(position));
       TileFragment part;
-      part.fetch_row(x.of, is_there ? position : -1, column);
-      const float weight = x.times_beta && is_there ? positions.beta(position) : 1;
+      part.fetch_row(sequence.own(x.of), is_there ? position : -1, column);
+      if (x.times_beta && is_there) factor *= sequence.beta(position);
       part.change([&](int at, float number) {
-        return is_there ? number * weight * (power ? expf(static_cast<float>(power) * decays[i * left_row + at]) : 1)
-                        : 0;
+        number *= factor;
+        if (power > 0) number *= decays[i * left_row + at];
+        if (power < 0) number = __fdividef(number, decays[i * left_row + at]);
+        return is_there ? number : 0;
       });
       return part;
     };
-    const int power_of_c = scan.decays_columns ? 1 : 0, power = 1 - power_of_c;
+    const int power_of_c = scan.decays_columns && scan.g.data ? 1 : 0;
+    const int power = !scan.decays_columns && scan.g.data ? 1 : 0;
+    if (solves && thread < tile) betas[thread] = first + thread < end ? sequence.beta(first + thread) : 0;
 
-    if (scan.decays_columns) find_decays(first_column);
-    if (solves && thread < tile) betas[thread] = first + thread < end ? positions.beta(first + thread) : 0;
-    Tile sum;  // first half: a' b'^T; second: out
+    Tile sum;  // first half: A B^T; second: out
     sum.clear();
-    for (int slice = 0; slice < slices; ++slice) {
-      if (slice > 0) __syncthreads();
-      if (!scan.decays_columns) find_decays(slice * tile);
-      __syncthreads();
-      fetched(scan.a, slice * tile, power).template store<left_row>(a, Rounded<Tile>());
-      fetched(scan.b, slice * tile, -power).template store<left_row>(b, Rounded<Tile>());
-      if (slice == 0) {
-        const TileFragment values = fetched(scan.c, first_column, -power_of_c);
-        if (solves)
-          values.template store<right_row>(c, Rounded<Float32>());
-        else
-          values.template store<right_row>(c, Rounded<Tile>());
-      }
-      __syncthreads();
-      if (in_first_half)
-        sum.template add<Operand::rows, Operand::transposed>(a, b);
-      else
-        sum.template add<Operand::rows, Operand::exact>(a, state + slice * tile * right_row);
-    }
-    __syncthreads();
-    float* const weights = a;
-    if (in_first_half)
-      sum.each([&](int i, int j, float x) {
-        weights[i * left_row + j] = j < i || (j == i && !scan.is_strict) ? (solves ? x : Tile::rounded(x)) : 0;
-      });
-    else if (solves)
-      sum.each([&](int i, int m, float x) { c[i * right_row + m] -= x; });
-    __syncthreads();
-
-    if (solves) {
-      if (thread < tile) {
-        float found[tile];
-#pragma unroll
-        for (int i = 0; i < tile; ++i) {
-          float missing = c[i * right_row + thread];
-#pragma unroll
-          for (int j = 0; j < i; ++j) missing -= weights[i * left_row + j] * found[j];
-          found[i] = betas[i] * missing;
-          c[i * right_row + thread] = Tile::rounded(found[i]);
-          if (first + i < end && first_column + thread < columns)
-            scan.out.at(first + i)[first_column + thread] = missing;
+    for (int n = scan.writes[0].exists ? 0 : 1; n < 2 && scan.writes[n].exists; ++n) {
+      const GatedScan::Write& write = scan.writes[n];
+      const bool is_first = n == 0 || !scan.writes[0].exists, is_last = n == 1 || !scan.writes[1].exists;
+      const bool is_found = solves && n == 1;
+      for (int slice = 0; slice < slices; ++slice) {
+        if (blocks_of_channels > 1) find_decays(channels_of(slice));
+        if (slice > 0 || !is_first) __syncthreads();
+        fetched(scan.a, slice * tile, power).template store<left_row>(a, Rounded<Tile>());
+        fetched(write.b, slice * tile, -power).template store<left_row>(b, Rounded<Tile>());
+        if (slice == 0) {
+          const TileFragment values = fetched(write.c, first_column, -power_of_c, n == 1 && !is_found ? -1 : 1);
+          if (is_found)
+            values.template store<right_row>(c, Rounded<Float32>());
+          else
+            values.template store<right_row>(c, Rounded<Tile>());
+        }
+        __syncthreads();
+        if (in_first_half) {
+          if (slice == 0) sum.clear();
+          sum.template add<Operand::rows, Operand::transposed>(a, b);
+        } else if (is_first) {
+          sum.template add<Operand::rows, Operand::exact>(a, state + slice * tile * right_row);
         }
       }
       __syncthreads();
-    } else if (!in_first_half) {
-      sum.template add<Operand::rows, Operand::rows>(weights, c);
-      sum.each([&](int i, int m, float x) {
-        if (first + i >= end || first_column + m >= columns) return;
-        if (scan.decays_columns) x *= expf(decays[i * left_row + m]);
-        float& to = scan.out.at(first + i)[first_column + m];
-        to = scan.is_subtracted ? to - x : x;
-      });
-    }
-
-    for (int slice = 0; slice < slices; ++slice) {
-      if (slices > 1) {  // else b and C are still there
-        __syncthreads();
-        if (!scan.decays_columns) find_decays(slice * tile);
-        __syncthreads();
-        fetched(scan.b, slice * tile, -power).template store<left_row>(b, Rounded<Tile>());
-        __syncthreads();
-      }
       if (in_first_half) {
-        float* const own = state + slice * tile * right_row;
-        Tile next;
-        next.template load<right_row>(own);
-        next.template add<Operand::transposed, Operand::rows>(b, c);
-        next.each([&](int row, int m, float x) {
-          own[row * right_row + m] = x * expf(decays[(end - first) * left_row + (scan.decays_columns ? m : row)]);
-        });
+        sum.each(
+            [&](int i, int j, float& x) { x = j < i || (j == i && n == 0) ? (is_found ? x : Tile::rounded(x)) : 0; });
+        sum.template store<left_row>(weights);
+      } else if (is_found) {
+        sum.each([&](int i, int m, float x) { c[i * right_row + m] += x; });
+      }
+      __syncthreads();
+
+      if (is_found) {
+        if (thread < tile)
+          substitute<Tile>(c + thread, weights, betas, [&](int i, float x) {
+            if (first + i < end && first_column + thread < columns) out.at(first + i)[first_column + thread] = x;
+          });
+        __syncthreads();
+      } else if (!in_first_half) {
+        sum.template add<Operand::rows, Operand::rows>(weights, c);
+        if (is_last && !solves) {
+          if (power_of_c) sum.each([&](int i, int m, float& x) { x *= decays[i * left_row + m]; });
+          __syncwarp();
+          sum.template store<left_row>(weights);  // this warp alone has read these rows
+          __syncwarp();
+          const int row = thread % half_block / 32 * 16 + lane / 8, column = lane % 8 * 4;
+          for (int i = row; i < row + 16; i += 4)
+            if (first + i < end) out.store(first + i, first_column + column, load<4>(weights + i * left_row + column));
+        }
+      }
+
+      for (int slice = 0; slice < slices; ++slice) {
+        if (slices > 1) {  // else B and C are still there
+          __syncthreads();
+          if (blocks_of_channels > 1) find_decays(channels_of(slice));
+          fetched(write.b, slice * tile, -power).template store<left_row>(b, Rounded<Tile>());
+          __syncthreads();
+        }
+        if (in_first_half) {
+          float* const own = state + slice * tile * right_row;
+          Tile next;
+          next.template load<right_row>(own);
+          next.template add<Operand::transposed, Operand::rows>(b, c);
+          if (is_last && scan.g.data)
+            next.each([&](int row, int m, float& x) {
+              x *= decays[(end - first) * left_row + (scan.decays_columns ? m : row)];
+            });
+          next.template store<right_row>(own);
+        }
       }
     }
   }
   __syncthreads();
   if (scan.after)
     each_number_of_state([&](float x, bool exists, int64_t at, int) {
-      if (exists) scan.after[at] = scan.is_subtracted ? scan.after[at] - x : x;
+      if (exists) scan.after[at] = x;
     });
 }
 
 // Launch: a warp per position and head, B L H, in x.
-// Owns:   the position's dbeta, its dv, which is du before, its dk, to which erase is added, and its own term of dg.
+// Owns:   the position's dbeta, its dv, which is du before, its dk, which is D u before, and its own term of dg.
 // Shared: none.
 __global__ void __launch_bounds__(32)
-    gated_linear_attention_finish_kernel(GatedGradients to, const float* w, const float* erased, GatedInputs in) {
+    gated_linear_attention_finish_kernel(GatedGradients to, const float* w, const float* erase, GatedInputs in) {
   const AttentionSizes& s = in.sizes;
   const int64_t at = blockIdx.x, b = at / s.heads / s.length, t = at / s.heads % s.length;
   const bool is_padding = in.lengths && t >= in.lengths[b];
@@ -282,12 +332,12 @@ __global__ void __launch_bounds__(32)
     if (!is_padding) term -= dv * in.v[at * s.m + m];
   }
   for (int64_t e = lane; e < s.e; e += 32) {
-    const float erase = erased ? erased[at * s.e + e] : 0, write = to.dk[at * s.e + e];
+    const float erased = erase ? erase[at * s.e + e] : 0, written = to.dk[at * s.e + e];
     const float reads = in.q[at * s.e + e] * to.dq[at * s.e + e];
-    const float writes = is_padding ? 0 : in.k[at * s.e + e] * (write + erase);
+    const float writes = is_padding ? 0 : in.k[at * s.e + e] * (written - erased);
     if (to.dg && in.per_channel) to.dg[at * s.e + e] = reads - writes;
     term += reads;
-    to.dk[at * s.e + e] = is_padding ? 0 : write - erase;
+    to.dk[at * s.e + e] = is_padding ? 0 : written + erased;
   }
   dbeta = warp_sum(dbeta);
   term = warp_sum(term);
@@ -324,7 +374,9 @@ __global__ void __launch_bounds__(32)
 }
 
 using Rows = GatedScan::Rows;
+using Write = GatedScan::Write;
 enum class From { left, right };
+enum class Decaying { rows, columns };  // of X
 
 // What the scans of one call from one side read.
 struct Inputs {
@@ -338,50 +390,46 @@ struct Inputs {
   Rows q() const { return {rows(in.q, in.sizes.e), false, false}; }
   Rows k() const { return {rows(in.k, in.sizes.e), true, false}; }
   Rows v() const { return {rows(in.v, in.sizes.m), true, false}; }
-  Rows of_m(const float* x, bool times_beta) const { return {rows(x, in.sizes.m), false, times_beta}; }
-  // beta w, or beta v without w.
-  Rows u(const float* w) const { return w ? of_m(w, true) : Rows{rows(in.v, in.sizes.m), true, true}; }
+  Rows of_m(const float* x) const { return {rows(x, in.sizes.m), false, false}; }
+  Rows dv(const float* du) const { return {rows(du, in.sizes.m), false, true}; }
+  Rows u(const float* w) const { return {rows(w ? w : in.v, in.sizes.m), true, true}; }  // without w, it is v
+
+  GatedScan scan(Decaying decaying, float* out, const Rows& a, const Write& first, const Write& second) const {
+    const AttentionSizes& s = in.sizes;
+    GatedScan scan{};
+    scan.a = a;
+    scan.writes[0] = first;
+    scan.writes[1] = second;
+    scan.decays_columns = decaying == Decaying::columns;
+    scan.out = rows(out, scan.decays_columns ? s.e : s.m);
+    if (in.beta) scan.beta = rows(in.beta, 1);
+    if (in.g) scan.g = rows(in.g, in.per_channel ? s.e : 1);
+    scan.state_size = s.e * s.m;
+    scan.row_step = scan.decays_columns ? 1 : s.m;
+    scan.column_step = scan.decays_columns ? s.m : 1;
+    scan.heads = s.heads;
+    scan.length = static_cast<int>(s.length);
+    scan.lengths = in.lengths;
+    scan.from_the_right = from == From::right;
+    return scan;
+  }
 };
 
-// X decays by rows, which are those of a state, if b is q or k, else by columns, which are the state's rows.
-enum class Decaying { rows, columns };
-
-GatedScan scan_of(const Inputs& inputs, const Rows& a, const Rows& b, const Rows& c, float* out, Decaying decaying) {
-  const GatedInputs& in = inputs.in;
-  const AttentionSizes& s = in.sizes;
-  GatedScan scan{};
-  scan.a = a, scan.b = b, scan.c = c;
-  scan.out = inputs.rows(out, c.of.width);
-  if (in.beta) scan.beta = inputs.rows(in.beta, 1);
-  if (in.g) scan.g = inputs.rows(in.g, in.per_channel ? s.e : 1);
-  scan.decays_columns = decaying == Decaying::columns;
-  scan.state_size = s.e * s.m;
-  scan.row_step = scan.decays_columns ? 1 : s.m;
-  scan.column_step = scan.decays_columns ? s.m : 1;
-  scan.heads = s.heads;
-  scan.length = static_cast<int>(s.length);
-  scan.lengths = in.lengths;
-  scan.from_the_right = inputs.from == From::right;
-  return scan;
-}
-
 template <bool solves = false>
-void launch_scan(const char* name, const GatedScan& scan, const GatedInputs& in) {
-  const unsigned columns = static_cast<unsigned>((scan.c.of.width + tile - 1) / tile);
+void launch_scan(const char* name, const GatedScan& scan, const AttentionSizes& s) {
+  const unsigned columns = static_cast<unsigned>((scan.out.width + tile - 1) / tile);
   launch(name,
          precision() == Precision::f32 ? gated_linear_attention_kernel<Float32, solves>
                                        : gated_linear_attention_kernel<Tf32, solves>,
-         Grid{dim3(static_cast<unsigned>(in.sizes.sequences()), columns), dim3(block_threads), shared_bytes(scan)},
-         scan);
+         Grid{dim3(static_cast<unsigned>(s.sequences()), columns), dim3(block_threads), shared_bytes(scan)}, scan);
 }
 
 // w of the delta rule.
 void find_missing(const char* name, float* w, const GatedInputs& in) {
   const Inputs left{in, From::left};
-  GatedScan scan = scan_of(left, left.k(), left.k(), left.v(), w, Decaying::rows);
+  GatedScan scan = left.scan(Decaying::rows, w, left.k(), {}, {left.k(), left.v(), true});
   scan.before = in.s0;
-  scan.is_strict = true;
-  launch_scan<true>(name, scan, in);
+  launch_scan<true>(name, scan, in.sizes);
 }
 
 }  // namespace
@@ -393,10 +441,10 @@ void gated_linear_attention_forward(float* y, float* s1, const GatedInputs& in) 
   const Temporary<float> w(delta ? s.batch * s.length * s.heads * s.m : 0);
   if (delta) find_missing(name, w.data(), in);
   const Inputs left{in, From::left};
-  GatedScan scan = scan_of(left, left.q(), left.k(), left.u(w.data()), y, Decaying::rows);
+  GatedScan scan = left.scan(Decaying::rows, y, left.q(), {left.k(), left.u(w.data()), true}, {});
   scan.before = in.s0;
   scan.after = s1;
-  launch_scan(name, scan, in);
+  launch_scan(name, scan, s);
 }
 
 void gated_linear_attention_backward(const GatedGradients& to, const float* dy, const float* ds1,
@@ -405,40 +453,35 @@ void gated_linear_attention_backward(const GatedGradients& to, const float* dy, 
   const AttentionSizes& s = in.sizes;
   const bool delta = in.rule == UpdateRule::delta;
   const int64_t positions = s.batch * s.length * s.heads;
-  const Temporary<float> w(delta ? positions * s.m : 0), erased(delta ? positions * s.e : 0);
+  const Temporary<float> w(delta ? positions * s.m : 0), erase(delta ? positions * s.e : 0);
   const Temporary<float> s1(to.dg && ds1 ? s.sequences() * s.e * s.m : 0);
   const Inputs left{in, From::left}, right{in, From::right};
   float* const du = to.dv;
+  if (delta) find_missing(name, w.data(), in);
 
-  GatedScan scan = scan_of(right, right.k(), right.q(), right.of_m(dy, false), du, Decaying::rows);  // r
+  GatedScan scan =
+      right.scan(Decaying::rows, du, right.k(), {right.q(), right.of_m(dy), true}, {right.k(), Rows{}, delta});
   scan.before = ds1;
   scan.after = to.ds0;
-  launch_scan(name, scan, in);
-  if (delta) {
-    find_missing(name, w.data(), in);
-    scan = scan_of(right, right.k(), right.k(), right.of_m(du, false), du, Decaying::rows);
-    scan.after = to.ds0;
-    scan.is_strict = scan.is_subtracted = true;
-    launch_scan<true>(name, scan, in);
-  }
-  scan = scan_of(left, left.of_m(dy, false), left.u(w.data()), left.k(), to.dq, Decaying::columns);
+  delta ? launch_scan<true>(name, scan, s) : launch_scan(name, scan, s);
+
+  scan = left.scan(Decaying::columns, to.dq, left.of_m(dy), {left.u(w.data()), left.k(), true}, {});
   scan.before = in.s0;
   scan.after = s1.data();
-  launch_scan(name, scan, in);
-  scan = scan_of(right, right.u(w.data()), right.of_m(dy, false), right.q(), to.dk, Decaying::columns);
+  launch_scan(name, scan, s);
+
+  scan = right.scan(Decaying::columns, to.dk, right.u(w.data()), {right.of_m(dy), right.q(), true},
+                    {right.dv(du), right.k(), delta});
   scan.before = ds1;
-  launch_scan(name, scan, in);
+  launch_scan(name, scan, s);
+
   if (delta) {
-    scan = scan_of(left, left.of_m(du, true), left.u(w.data()), left.k(), erased.data(), Decaying::columns);
+    scan = left.scan(Decaying::columns, erase.data(), left.dv(du), {}, {left.u(w.data()), left.k(), true});
     scan.before = in.s0;
-    scan.is_strict = true;
-    launch_scan(name, scan, in);
-    scan = scan_of(right, right.u(w.data()), right.of_m(du, true), right.k(), to.dk, Decaying::columns);
-    scan.is_strict = scan.is_subtracted = true;
-    launch_scan(name, scan, in);
+    launch_scan(name, scan, s);
   }
   launch(name, gated_linear_attention_finish_kernel, Grid{dim3(static_cast<unsigned>(positions)), dim3(32)}, to,
-         delta ? w.data() : in.v, erased.data(), in);
+         delta ? w.data() : in.v, erase.data(), in);
   if (to.dg)
     launch(name, gated_linear_attention_decays_kernel,
            Grid{dim3(static_cast<unsigned>(s.sequences() * (in.per_channel ? s.e : 1))), dim3(32)}, to.dg, ds1,

@@ -40,7 +40,8 @@ GatedLinearResult gated_linear_attention(const Tensor& q, const Tensor& k, const
   const auto rule = [=](const std::vector<Tensor>& gradients) -> std::vector<Tensor> {
     const Tensor dy = gradients[0] ? gradients[0] : Tensor::full(v.shape(), 0, device);
     std::vector<Tensor> d;
-    for (const Tensor& input : inputs) d.push_back(input ? Tensor(input.shape(), device) : Tensor());
+    for (size_t i = 0; i < inputs.size(); ++i)
+      d.push_back(i < 3 || inputs[i].wants_grad() ? Tensor(inputs[i].shape(), device) : Tensor());
     const GatedGradients to{d[0].data(), d[1].data(), d[2].data(), d[3].data(), d[4].data(), d[5].data()};
     DISPATCH(device, gated_linear_attention_backward(to, dy.data(), gradients[1].data(), arguments()));
     return d;

@@ -16,8 +16,8 @@ namespace {
 
 // use(c, count, sum over j of weight_j row_j) for the vectors of rows that are D wide; weights [K,D].
 template <class Use>
-RUNNEL_INLINE inline void weighted_rows(const float* weights, const float* const (&row)[most_convolution_taps], int64_t taps,
-                                 int64_t width, Use use) {
+RUNNEL_INLINE inline void weighted_rows(const float* weights, const float* const (&row)[most_convolution_taps],
+                                        int64_t taps, int64_t width, Use use) {
   const auto vector = [&](int64_t c, int64_t count) RUNNEL_INLINE {
     Lanes sum{};
     for (int64_t j = 0; j < taps; ++j) sum += load(weights + j * width + c, count) * load(row[j] + c, count);

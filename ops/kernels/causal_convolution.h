@@ -6,9 +6,10 @@
 
 namespace runnel {
 
+constexpr int64_t most_convolution_taps = 16;  // K
+
 // z[b,t,c] = sum over j < K of weight[c,j] x[b,t-j,c];  y = z or silu(z). Rows before the first one are those of
 // `before` [B,K-1,D], null: zeros.
-constexpr int64_t most_convolution_taps = 16;
 struct ConvolutionSizes {
   int64_t batch, length, width, taps;  // B, L, D, K
   bool silu;

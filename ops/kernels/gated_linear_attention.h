@@ -17,7 +17,7 @@ struct GatedInputs {
   bool per_channel;
   AttentionSizes sizes;
 };
-// Null: not wanted. dbeta, dg and ds0 are where beta, g and s0 are; dq, dk and dv always.
+// Null: not wanted, which dbeta, dg and ds0 may be.
 struct GatedGradients {
   float *dq, *dk, *dv, *dbeta, *dg, *ds0;
 };
