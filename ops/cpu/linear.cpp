@@ -21,7 +21,9 @@
 namespace runnel {
 namespace {
 
-constexpr int64_t rows_at_once = use_onednn ? 256 : 96;  // 96: a multiple of the rows of all blocks of panels.h
+// Rows of a block, of which there are several where a batch comes in small parts: else threads would have nothing to
+// do. 48: a multiple of the rows of all blocks of panels.h.
+int64_t rows_at_once(int64_t rows) { return use_onednn ? std::clamp<int64_t>(rows / 4, 64, 256) : 48; }
 
 // y = activation(y + b)
 void finish(float* y, const float* b, int64_t rows, int64_t n, Activation activation) {
@@ -43,9 +45,10 @@ void cpu::linear_forward(float* y, const float* x, const float* w, const float* 
   std::deque<PackedWeights> wt;  // which cannot be moved
   for (int64_t i = 0; in > 0 && i < layers; ++i) wt.emplace_back(w + i * s.weights(), in, out, true);
   FirstError error;
-  parallel_for((rows + rows_at_once - 1) / rows_at_once, s.products() >= parallel_from_products, [&](int64_t index) {
+  const int64_t block_rows = rows_at_once(rows);
+  parallel_for((rows + block_rows - 1) / block_rows, s.products() >= parallel_from_products, [&](int64_t index) {
     error.guard([&] {
-      const int64_t first = index * rows_at_once, count = std::min(rows_at_once, s.rows - first);
+      const int64_t first = index * block_rows, count = std::min(block_rows, s.rows - first);
       const PackedOperand operand(x + first * s.in, count * s.in);
       for (int64_t i = 0; i < s.layers; ++i) {
         const int64_t begin = i * s.outputs() + first * s.out;
@@ -92,10 +95,11 @@ const float* output_gradient(float* memory, const LayerInputs& of, int64_t begin
 void backward_rows(const LayerGradients& to, const LayerInputs& of, const std::deque<PackedWeights>& w, int64_t begin,
                    int64_t end) {
   const auto [layers, rows, out, in] = of.sizes;
-  const Scratch g_memory(rows_at_once * out);
+  const int64_t block_rows = rows_at_once(rows);
+  const Scratch g_memory(block_rows * out);
   if (to.db) clear(to.db, layers * out);
-  for (int64_t first = begin; first < end; first += rows_at_once) {
-    const int64_t count = std::min(rows_at_once, end - first);
+  for (int64_t first = begin; first < end; first += block_rows) {
+    const int64_t count = std::min(block_rows, end - first);
     const PackedOperand x_operand(of.x + first * in, to.dw ? count * in : 0);
     for (int64_t i = 0; i < layers; ++i) {
       const float* const g = output_gradient(g_memory.data(), of, i * of.sizes.outputs() + first * out, count);
@@ -123,9 +127,9 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
   if (s.rows == 0) return;
   std::deque<PackedWeights> packed;
   for (int64_t i = 0; dx && i < s.layers; ++i) packed.emplace_back(w + i * s.weights(), s.out, s.in, false);
-  // The first part is summed up in dw and db themselves.
-  // As many as a power of two, so that threads have equally much to do.
-  const int64_t most = std::clamp<int64_t>(s.rows / 512, 1, 16);
+  // The first part is summed up in dw and db themselves. Up to four of 64 rows or more, and more of 512; a power of
+  // two, so that threads have equally much to do.
+  const int64_t most = std::clamp<int64_t>(std::max(std::min<int64_t>(s.rows / 64, 4), s.rows / 512), 1, 16);
   const RowParts parts(s.rows, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most))), 1);
   const int64_t size = (dw ? weights : 0) + (db ? biases : 0);
   const Scratch sums((parts.count - 1) * size);
