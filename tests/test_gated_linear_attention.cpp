@@ -185,8 +185,7 @@ TEST_CASE("gated_linear_attention and its gradients equal the recurrence, for bo
 
 TEST_CASE("on tensor cores, gated_linear_attention and its gradients differ by what TF32 rounds") {
   if (!why_unavailable(Device::cuda).empty()) return;
-  // The long one: errors of the state may not add up.
-  for_all_cases({{1, 70, 1, 40, 33}, {1, 520, 1, 16, 16}}, [](const Case& x) {
+  const auto compare = [](const Case& x) {
     if (x.q.device() == Device::cpu) return;
     std::vector<Tensor> inputs = x.inputs();
     for (Tensor& input : inputs) input = clone(input).set_wants_grad();
@@ -206,14 +205,17 @@ TEST_CASE("on tensor cores, gated_linear_attention and its gradients differ by w
     }
     for (size_t i = 0; i < results[0].size(); ++i) {
       CAPTURE(i);
-      CHECK_LE(distance(results[1][i], results[0][i]), 2e-2);
+      CHECK_LE(distance(results[1][i], results[0][i]), 2e-3);
     }
     CHECK_GT(distance(results[1][0], results[0][0]), 0);
-  });
+  };
+  for_all_cases({{1, 40, 1, 33, 20}}, compare);
+  // Where nothing decays, errors of the state may not add up.
+  compare(Case({1, 520, 1, 16, 16}, UpdateRule::delta, Decay::none, true, Device::cuda));
 }
 
 TEST_CASE("gated_linear_attention: four-point gradients, also of the state alone and of y alone") {
-  for_all_cases({{2, 4, 1, 3, 2}}, [](const Case& x) {
+  for_all_cases({{1, 3, 1, 2, 3}}, [](const Case& x) {
     check_gradients([&](const std::vector<Tensor>& in) { return x(in).y; }, x.inputs());
     check_gradients(
         [&](const std::vector<Tensor>& in) {
