@@ -45,7 +45,7 @@ struct Case {
   // From -1000, where nothing is kept, to 0.
   static Tensor decays(const Shape& shape, Device device) {
     std::vector<float> g = random_tensor(shape, 4, -0.5f, 0).to_vector();
-    for (size_t i = 0; i < g.size(); i += 7) g[i] = i % 2 ? 0.0f : i % 4 ? -30.0f : i % 8 ? -3.0f : -1000.0f;
+    for (size_t i = 0; i < g.size(); i += 3) g[i] = i % 2 ? 0.0f : i % 4 ? -45.0f : i % 8 ? -3.0f : -1000.0f;
     return Tensor(shape, g, device);
   }
 
