@@ -226,6 +226,35 @@ TEST_CASE("gated_linear_attention: four-point gradients, also of the state alone
   });
 }
 
+TEST_CASE("gated_linear_attention: a gradient does not depend on which others are wanted") {
+  for (const Device device : devices())
+    for (const UpdateRule rule : {UpdateRule::additive, UpdateRule::delta})
+      for (const Decay decay : {Decay::head, Decay::channel}) {
+        const Case x({2, 9, 1, 3, 5}, rule, decay, true, device);
+        const auto gradients = [&](const std::vector<bool>& wanted) {
+          std::vector<Tensor> inputs = x.inputs();
+          for (size_t i = 0; i < inputs.size(); ++i) {
+            inputs[i] = clone(inputs[i]);
+            if (wanted[i]) inputs[i].set_wants_grad();
+          }
+          Tape tape;
+          const GatedLinearResult result = x(inputs);
+          const Gradients g = tape.backward(add(sum(square(result.y)), sum(square(result.state))));
+          std::vector<std::vector<float>> all;
+          for (size_t i = 0; i < inputs.size(); ++i)
+            all.push_back(wanted[i] ? g.of(inputs[i]).to_vector() : std::vector<float>());
+          return all;
+        };
+        const auto all = gradients(std::vector<bool>(6, true));
+        for (size_t only = 0; only < 6; ++only) {
+          CAPTURE(only);
+          std::vector<bool> wanted(6);
+          wanted[only] = true;
+          CHECK(gradients(wanted)[only] == all[only]);
+        }
+      }
+}
+
 TEST_CASE("gated_linear_attention: additive without gates is the numerator of linear attention") {
   for (const Device device : devices()) {
     const Case x({2, 37, 2, 8, 8}, UpdateRule::additive, Decay::none, false, device);

@@ -169,39 +169,41 @@ TEST_CASE("linear: of several layers with one input, each gradient is its own, a
 }
 
 TEST_CASE("linear: gradients of many rows equal their definition, to the same bytes with any number of threads") {
-  const int64_t rows = 1100, out = 35, in = 17;
-  const Tensor x = random_tensor(Shape{rows, in}, 1), w = random_tensor(Shape{out, in}, 2),
-               b = random_tensor(Shape{out}, 3);
-  const Tensor weight = random_tensor(Shape{rows * out, 1}, 4);
-  const auto gradients = [&](int threads) {
-    const OmpThreads some(threads);
-    Tensor leaves[] = {clone(x), clone(w), clone(b)};
-    for (Tensor& leaf : leaves) leaf.set_wants_grad();
-    Tape tape;
-    const Tensor y = linear(leaves[0], leaves[1], leaves[2]);
-    const Gradients g = tape.backward(weighted_sum(y, weight));
-    return std::array{g.of(leaves[0]), g.of(leaves[1]), g.of(leaves[2])};
-  };
-  const auto [dx, dw, db] = gradients(1);
-  const std::vector<double> g = doubles(weight), inputs = doubles(x), weights = doubles(w);
-  std::vector<double> expected_dx(static_cast<size_t>(rows * in)), expected_dw(static_cast<size_t>(out * in)),
-      expected_db(static_cast<size_t>(out));
-  for (size_t r = 0; r < rows; ++r)
-    for (size_t j = 0; j < out; ++j) {
-      expected_db[j] += g[r * out + j];
-      for (size_t i = 0; i < in; ++i) {
-        expected_dx[r * in + i] += g[r * out + j] * weights[j * in + i];
-        expected_dw[j * in + i] += g[r * out + j] * inputs[r * in + i];
+  for (const int64_t rows : {1, 130, 301, 1100}) {
+    const int64_t out = 35, in = 17;
+    const Tensor x = random_tensor(Shape{rows, in}, 1), w = random_tensor(Shape{out, in}, 2),
+                 b = random_tensor(Shape{out}, 3);
+    const Tensor weight = random_tensor(Shape{rows * out, 1}, 4);
+    const auto gradients = [&](int threads) {
+      const OmpThreads some(threads);
+      Tensor leaves[] = {clone(x), clone(w), clone(b)};
+      for (Tensor& leaf : leaves) leaf.set_wants_grad();
+      Tape tape;
+      const Tensor y = linear(leaves[0], leaves[1], leaves[2]);
+      const Gradients g = tape.backward(weighted_sum(y, weight));
+      return std::array{g.of(leaves[0]), g.of(leaves[1]), g.of(leaves[2])};
+    };
+    const auto [dx, dw, db] = gradients(1);
+    const std::vector<double> g = doubles(weight), inputs = doubles(x), weights = doubles(w);
+    std::vector<double> expected_dx(static_cast<size_t>(rows * in)), expected_dw(static_cast<size_t>(out * in)),
+        expected_db(static_cast<size_t>(out));
+    for (size_t r = 0; r < static_cast<size_t>(rows); ++r)
+      for (size_t j = 0; j < out; ++j) {
+        expected_db[j] += g[r * out + j];
+        for (size_t i = 0; i < in; ++i) {
+          expected_dx[r * in + i] += g[r * out + j] * weights[j * in + i];
+          expected_dw[j * in + i] += g[r * out + j] * inputs[r * in + i];
+        }
       }
+    check_close(dx, expected_dx, reduction);
+    check_close(dw, expected_dw, reduction);
+    check_close(db, expected_db, reduction);
+    for (const int threads : {2, 5}) {
+      const auto some = gradients(threads);
+      CHECK(some[0].to_vector() == dx.to_vector());
+      CHECK(some[1].to_vector() == dw.to_vector());
+      CHECK(some[2].to_vector() == db.to_vector());
     }
-  check_close(dx, expected_dx, reduction);
-  check_close(dw, expected_dw, reduction);
-  check_close(db, expected_db, reduction);
-  for (const int threads : {2, 5}) {
-    const auto some = gradients(threads);
-    CHECK(some[0].to_vector() == dx.to_vector());
-    CHECK(some[1].to_vector() == dw.to_vector());
-    CHECK(some[2].to_vector() == db.to_vector());
   }
 }
 

@@ -13,20 +13,22 @@
 //   erase   left        dv            u   k    of -S
 //   D u     right       u    dy  q    dv  k
 //
-// The additive rule has u = beta v and no second writes. kept_t = e^g_t belongs to E: to the rows of X if b is q or k,
-// else to its columns. From the left it is that of position t, from the right that of the position walked before.
+// The additive rule has u = beta v and no second writes. kept_t = e^g_t belongs to E: to the rows of X if b or b' is q
+// or k, else to its columns. From the left it is that of position t, from the right that of the position walked before.
 //
-// A block walks in chunks of up to 32 sequence. With C_i, the sum of ln kept over the positions of the chunk up to i
-// but its first, and X from before, decayed to the first,
+// A block walks along one sequence, in chunks of up to 32 positions. With C_i, the sum of ln kept over the positions of
+// the chunk up to i but its first, and X from before, decayed to the first,
 //
-//   out = A X + mask(A B^T) c,   A_i = e^C_i a_i,   X := e^C_next (X + B^T c),   B_j = e^-C_j b_j
+//   out = A X + mask(A B^T) c - strict mask(A B'^T) c',   A_i = e^C_i a_i,   B_j = e^-C_j b_j,   B'_j = e^-C_j b'_j
+//   X := e^C_next (X + B^T c - B'^T c')
 //
-// and so on with b' and c', or, if X decays by columns, with e^C at out and e^-C at c. Where |C| would exceed 60, the
+// or, if X decays by columns, with e^C at out and e^-C at c and c'; the diagonal belongs to the mask, but not to the
+// strict one. Where |C| would exceed 60, the
 // chunk ends, so that nothing overflows: strong decays make short chunks, even of one position. C is summed in double,
 // and e^C has what is lost when C becomes a float.
 //
-// Where c' is to be found, (1 + beta mask(A B'^T)) c' = beta r, with r the rest of out, is solved by substitution, by a
-// thread for each of 32 columns.
+// Where c' is to be found, (1 + beta strict mask(A B'^T)) c' = beta r, with r the rest of out, is solved by
+// substitution, by a thread for each of 32 columns.
 #include "cuda/attention/tiles.h"
 #include "cuda/launch.h"
 #include "cuda/temporary.h"
@@ -119,10 +121,9 @@ __device__ int sum_decays(float* decays) {
   for (int i = 1; i <= tile; ++i) {
     float& x = decays[i * left_row];
     sum += x;
-    const bool fits = fabs(sum) <= largest_exponent;
     const float rounded = static_cast<float>(sum);
-    x = expf(rounded) * (fits ? 1 + static_cast<float>(sum - rounded) : 1);
-    fitting += fits && fitting == i;
+    x = expf(rounded) * (fabs(sum) < 1000 ? 1 + static_cast<float>(sum - rounded) : 1);
+    fitting += fabs(sum) <= largest_exponent && fitting == i;
   }
   return fitting;
 }

@@ -19,7 +19,7 @@ GatedInputs check_gated(const char* op, const Tensor& q, const Tensor& k, const 
   check(!gates.decay || gates.decay.shape() == of_heads || gates.decay.shape() == q.shape(), op, ": the decay ",
         gates.decay.shape(), " is neither ", of_heads, " nor ", q.shape());
   check(!state || state.shape() == of_state, op, ": the state ", state.shape(), " is not ", of_state);
-  constexpr int64_t largest = 512;  // 32 rows or columns of S lie in shared memory
+  constexpr int64_t largest = 512;  // 32 columns of S or of its transpose lie in shared memory
   check(q.device() == Device::cpu || std::max(s.e, s.m) <= largest, op, ": on CUDA, heads are at most ", largest,
         " wide, and those of q ", q.shape(), " and v ", v.shape(), " are wider");
   device_of(op, q, gates.beta, gates.decay, state);

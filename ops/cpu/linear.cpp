@@ -21,9 +21,12 @@
 namespace runnel {
 namespace {
 
-// Rows of a block, of which there are several where a batch comes in small parts: else threads would have nothing to
-// do. 48: a multiple of the rows of all blocks of panels.h.
-int64_t rows_at_once(int64_t rows) { return use_onednn ? std::clamp<int64_t>(rows / 4, 64, 256) : 48; }
+// Rows of equal blocks of at most about `most` rows each: multiples of the rows that panels.h takes at once.
+int64_t rows_of_block(int64_t rows, int64_t most) {
+  const int64_t blocks = (rows + most - 1) / most, each = (rows + blocks - 1) / blocks;
+  return (each + max_block_rows - 1) / max_block_rows * max_block_rows;
+}
+constexpr int64_t rows_in_cache = use_onednn ? 256 : 48;
 
 // y = activation(y + b)
 void finish(float* y, const float* b, int64_t rows, int64_t n, Activation activation) {
@@ -45,7 +48,8 @@ void cpu::linear_forward(float* y, const float* x, const float* w, const float* 
   std::deque<PackedWeights> wt;  // which cannot be moved
   for (int64_t i = 0; in > 0 && i < layers; ++i) wt.emplace_back(w + i * s.weights(), in, out, true);
   FirstError error;
-  const int64_t block_rows = rows_at_once(rows);
+  // Several blocks also where a batch comes in small parts: else threads would have nothing to do.
+  const int64_t block_rows = rows_of_block(rows, std::clamp<int64_t>(rows / 4, 48, rows_in_cache));
   parallel_for((rows + block_rows - 1) / block_rows, s.products() >= parallel_from_products, [&](int64_t index) {
     error.guard([&] {
       const int64_t first = index * block_rows, count = std::min(block_rows, s.rows - first);
@@ -95,7 +99,7 @@ const float* output_gradient(float* memory, const LayerInputs& of, int64_t begin
 void backward_rows(const LayerGradients& to, const LayerInputs& of, const std::deque<PackedWeights>& w, int64_t begin,
                    int64_t end) {
   const auto [layers, rows, out, in] = of.sizes;
-  const int64_t block_rows = rows_at_once(rows);
+  const int64_t block_rows = rows_of_block(end - begin, rows_in_cache);
   const Scratch g_memory(block_rows * out);
   if (to.db) clear(to.db, layers * out);
   for (int64_t first = begin; first < end; first += block_rows) {
@@ -127,8 +131,8 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
   if (s.rows == 0) return;
   std::deque<PackedWeights> packed;
   for (int64_t i = 0; dx && i < s.layers; ++i) packed.emplace_back(w + i * s.weights(), s.out, s.in, false);
-  // The first part is summed up in dw and db themselves. Up to four of 64 rows or more, and more of 512; a power of
-  // two, so that threads have equally much to do.
+  // Each part but the first, which is summed up in dw and db themselves, has memory for its sums. Up to four parts of
+  // about 64 rows or more, and more of 512; a power of two, so that threads have equally much to do.
   const int64_t most = std::clamp<int64_t>(std::max(std::min<int64_t>(s.rows / 64, 4), s.rows / 512), 1, 16);
   const RowParts parts(s.rows, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most))), 1);
   const int64_t size = (dw ? weights : 0) + (db ? biases : 0);

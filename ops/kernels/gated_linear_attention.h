@@ -17,7 +17,7 @@ struct GatedInputs {
   bool per_channel;
   AttentionSizes sizes;
 };
-// Null: not wanted, which dbeta, dg and ds0 may be.
+// dbeta, dg and ds0 may be null: not wanted.
 struct GatedGradients {
   float *dq, *dk, *dv, *dbeta, *dg, *ds0;
 };

@@ -341,7 +341,8 @@ struct TrapInvalid {
 // races between blocks; each then has memory of its own, or their use of the same would look like a race.
 class SharedMemory {
  public:
-  SharedMemory(size_t bytes, size_t blocks) : bytes_(bytes ? bytes + max_arrays * 2 * red_zone : 0) {
+  SharedMemory(size_t bytes, size_t blocks)
+      : bytes_(bytes ? (bytes / red_zone + 1 + max_arrays * 2) * red_zone : 0) {  // so that each block's is aligned
 #if RUNNEL_WITH_THREAD_SANITIZER
     wave_ = std::clamp<size_t>((size_t{64} << 20) / (bytes_ + 1), 1, blocks);
 #else

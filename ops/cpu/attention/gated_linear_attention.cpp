@@ -18,8 +18,9 @@
 //
 // Yang et al. 2024 (arXiv 2312.06635, 2412.06464). Forward is one walk over the positions, in which S [E,M] stays in
 // the first-level cache: at each position a row of S is read and written once, for the position's own write and output
-// and for the next one's w. It takes about twice the time of linear attention's scan, where positions do not depend on
-// each other; chunks, which would make matrix products of it, take more operations than they save where S is so small.
+// and for the next one's w. It takes some 1.4 times as long as linear attention's scan, where positions do not depend
+// on each other; chunks, which would make matrix products of it, take more operations than they save where S is so
+// small.
 //
 // Backward walks from the left (w and dq), from the right (dv, D u, dbeta) and, for the delta rule, from the left again
 // (erase). What one walk leaves for the next lies in the gradients: w in dv, so the extra memory is a few states for
