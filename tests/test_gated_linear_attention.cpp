@@ -177,7 +177,7 @@ TEST_CASE("gated_linear_attention and its gradients equal the recurrence, for bo
       check_close(g.of(inputs[i]), expected.gradients[i], reduction);
     }
   };
-  for_all_cases({{1, 1, 1, 1, 1}, {3, 9, 2, 3, 5}, {2, 40, 1, 33, 20}, {1, 70, 2, 16, 32}, {1, 35, 1, 20, 70}},
+  for_all_cases({{1, 1, 1, 1, 1}, {3, 9, 2, 3, 5}, {1, 40, 1, 33, 20}, {1, 70, 1, 16, 32}, {1, 35, 1, 20, 40}},
                 compare);
   for (const Device device : devices())
     compare(Case({1, 2, 1, 512, 33}, UpdateRule::delta, Decay::channel, true, device));
@@ -186,7 +186,7 @@ TEST_CASE("gated_linear_attention and its gradients equal the recurrence, for bo
 TEST_CASE("on tensor cores, gated_linear_attention and its gradients differ by what TF32 rounds") {
   if (!why_unavailable(Device::cuda).empty()) return;
   const auto compare = [](const Case& x) {
-    if (x.q.device() == Device::cpu) return;
+    if (x.q.device() == Device::cpu || !x.lengths) return;
     std::vector<Tensor> inputs = x.inputs();
     for (Tensor& input : inputs) input = clone(input).set_wants_grad();
     std::vector<std::vector<double>> results[2];
@@ -211,7 +211,7 @@ TEST_CASE("on tensor cores, gated_linear_attention and its gradients differ by w
   };
   for_all_cases({{1, 40, 1, 33, 20}}, compare);
   // Where nothing decays, errors of the state may not add up.
-  compare(Case({1, 520, 1, 16, 16}, UpdateRule::delta, Decay::none, true, Device::cuda));
+  compare(Case({1, 264, 1, 16, 16}, UpdateRule::delta, Decay::none, true, Device::cuda));
 }
 
 TEST_CASE("gated_linear_attention: four-point gradients, also of the state alone and of y alone") {
