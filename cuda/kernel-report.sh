@@ -17,6 +17,7 @@ export LC_ALL=C
 # attention are bound by the number of their instructions: the feature map must not branch on the sign of a number. The
 # other limits are what the kernels had when these were written. The table lists the kernels with a limit.
 export limits='
+  gated_linear_attention            68
   [a-z]*_?linear_attention[a-z_]*   60
   causal_product                    35
   softmax_attention                 71

@@ -24,8 +24,8 @@ Settings TextSettings::list() {
       {{"length", &length, in_range(2, 1 << 20), "bytes of a window, or with --carry yes of a segment"},
        {"carry", &carry, one_of({"yes", "no"}),
         "segments follow each other in the text, and the attention's state goes from one to the next, so the context "
-        "is "
-        "longer than a segment. For linear, retention, gla, deltanet, gated-deltanet and kda, with --positions none"},
+        "is longer than a segment. For linear, retention, gla, deltanet, gated-deltanet and kda, with --positions "
+        "none"},
        {"norm", &model.encoder.norm, one_of({"pre", "post"}), "layer normalisation before each block, or after it"},
        {"positions", &model.positions, one_of({"sinusoidal", "learned", "none"}),
         "of bytes in a window: sinusoids beside the embedding, learned vectors added to it, or none"},
