@@ -23,9 +23,8 @@
 //   X := e^C_next (X + B^T c - B'^T c')
 //
 // or, if X decays by columns, with e^C at out and e^-C at c and c'; the diagonal belongs to the mask, but not to the
-// strict one. Where |C| would exceed 60, the
-// chunk ends, so that nothing overflows: strong decays make short chunks, even of one position. C is summed in double,
-// and e^C has what is lost when C becomes a float.
+// strict one. Where |C| would exceed 60 the chunk ends, so that nothing overflows: strong decays make short chunks,
+// even of one position. C is summed in double, and e^C is corrected for the rounding of C to float.
 //
 // Where c' is to be found, (1 + beta strict mask(A B'^T)) c' = beta r, with r the rest of out, is solved by
 // substitution, by a thread for each of 32 columns.
@@ -67,15 +66,15 @@ struct GatedScan {
 // One sequence, with its positions as its walk counts them. Padding neither writes nor decays.
 struct Sequence {
   const GatedScan& scan;
-  int64_t entry, head;  // of the batch
-  int end_of_text;
+  int64_t entry, head;  // entry of the batch
+  int first_padding;
   HeadRows<const float> betas, g;
 
   __device__ Sequence(const GatedScan& all, int64_t n)
       : scan(all),
         entry(n / all.heads),
         head(n % all.heads),
-        end_of_text(all.lengths ? all.lengths[entry] : all.length),
+        first_padding(all.lengths ? all.lengths[entry] : all.length),
         betas(own(all.beta)),
         g(own(all.g)) {}
 
@@ -84,7 +83,7 @@ struct Sequence {
     if (rows.data) rows.data += entry * rows.batch + head * rows.width;
     return rows;
   }
-  __device__ bool is_padding(int i) const { return (scan.from_the_right ? scan.length - 1 - i : i) >= end_of_text; }
+  __device__ bool is_padding(int i) const { return (scan.from_the_right ? scan.length - 1 - i : i) >= first_padding; }
   __device__ float beta(int i) const { return is_padding(i) ? 0 : betas.data ? *betas.at(i) : 1; }
   // ln kept of a channel at position i <= length, where `length` is the step that follows the last position.
   __device__ float log_kept(int i, int channel) const {
@@ -233,7 +232,6 @@ __global__ void __launch_bounds__(block_threads, solves ? 2 : 3) gated_linear_at
     if (solves && thread < tile) betas[thread] = first + thread < end ? sequence.beta(first + thread) : 0;
 
     Tile sum;  // first half: A B^T; second: out
-    sum.clear();
     for (int n = scan.writes[0].exists ? 0 : 1; n < 2 && scan.writes[n].exists; ++n) {
       const GatedScan::Write& write = scan.writes[n];
       const bool is_first = n == 0 || !scan.writes[0].exists, is_last = n == 1 || !scan.writes[1].exists;

@@ -21,10 +21,12 @@
 namespace runnel {
 namespace {
 
-// Rows of equal blocks of at most about `most` rows each: multiples of the rows that panels.h takes at once.
+// Rows of each block if `rows` are divided equally into blocks of about `most` rows or fewer; a multiple of the rows
+// that a product takes at once.
 int64_t rows_of_block(int64_t rows, int64_t most) {
+  constexpr int64_t at_once = use_onednn ? 16 : max_block_rows;
   const int64_t blocks = (rows + most - 1) / most, each = (rows + blocks - 1) / blocks;
-  return (each + max_block_rows - 1) / max_block_rows * max_block_rows;
+  return (each + at_once - 1) / at_once * at_once;
 }
 constexpr int64_t rows_in_cache = use_onednn ? 256 : 48;
 
