@@ -64,7 +64,7 @@ PaddedBatch padded(const std::vector<std::vector<int32_t>>& sequences, int32_t p
   int64_t longest = 0;
   std::vector<int32_t> lengths;
   for (const std::vector<int32_t>& sequence : sequences) {
-    longest = std::max(longest, std::ssize(sequence));
+    longest = std::max<int64_t>(longest, std::ssize(sequence));
     lengths.push_back(static_cast<int32_t>(sequence.size()));
   }
   if (length == 0) length = longest;

@@ -1,20 +1,42 @@
 #include "models/settings_text.h"
 
+#include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "engine/text.h"
 
 namespace runnel {
 namespace {
 
+// Where the number that the text begins with ends. LLVM's library has std::from_chars of whole numbers only; strtod
+// also takes blanks and a plus before a number, and hexadecimal digits.
+template <class T>
+std::pair<const char*, std::errc> parse(const std::string& text, T& value) {
+  const char* const begin = text.c_str();
+  if constexpr (std::is_integral_v<T>) {
+    const auto [stop, error] = std::from_chars(begin, begin + text.size(), value);
+    return {stop, error};
+  } else {
+    char* stop = nullptr;
+    value = std::strtod(begin, &stop);
+    if (stop == begin || *begin == '+' || std::isspace(static_cast<unsigned char>(*begin)) ||
+        text.find_first_of("xX") != std::string::npos)
+      return {begin, std::errc::invalid_argument};
+    const bool is_too_large = std::isinf(value) && text.find_first_of("0123456789") != std::string::npos;
+    return {stop, is_too_large ? std::errc::result_out_of_range : std::errc()};
+  }
+}
+
 // The sentence that is wrong with the text, or "".
 template <class T>
 std::string read_number(const Allowed& allowed, const std::string& text, T& value) {
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  const char* const end = text.c_str() + text.size();
+  const auto [stop, error] = parse(text, value);
   if (!allowed.choices().empty() && (stop != end || error != std::errc())) return allowed.problem(text);
   if (stop != end || error == std::errc::invalid_argument)
     return (std::is_integral_v<T> ? "is not a whole number " : "is not a number ") + allowed.description();

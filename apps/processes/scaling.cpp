@@ -101,7 +101,7 @@ Measured measure(const ScalingOptions& o, const Workload& w) {
     const double start = now();
     const int64_t at_once = all.floats_at_once();
     for (int64_t first = 0; first < std::ssize(gradients); first += at_once)
-      all.start_sum(gradients.data() + first, std::min(at_once, std::ssize(gradients) - first), o.sums());
+      all.start_sum(gradients.data() + first, std::min<int64_t>(at_once, std::ssize(gradients) - first), o.sums());
     all.finish();
     if (run > 0) sums.push_back(now() - start);
   }

@@ -31,7 +31,8 @@ uint8_t draw_byte(std::span<const float> logits, const DrawnBytes& how, double u
     sums.erase(enough + 1, sums.end());
   }
   const auto drawn = std::ranges::upper_bound(sums, uniform * sums.back());
-  return static_cast<uint8_t>(order[static_cast<size_t>(std::min(drawn - sums.begin(), std::ssize(sums) - 1))]);
+  return static_cast<uint8_t>(
+      order[static_cast<size_t>(std::min<int64_t>(drawn - sums.begin(), std::ssize(sums) - 1))]);
 }
 
 void continue_text(const AutoregressiveTransformer& model, const std::string& prompt, const DrawnBytes& how, Key key,

@@ -319,7 +319,8 @@ std::vector<double> Trainer::evaluate() {
     if (pictures.empty()) return;
     write_png(stem.string() + ".png", sheet(pictures, 8));
     if (is_terminal(STDOUT_FILENO)) {
-      const int64_t fit = std::min(terminal_columns(STDOUT_FILENO) / (pictures[0].width + 4), std::ssize(pictures));
+      const int64_t fit =
+          std::min<int64_t>(terminal_columns(STDOUT_FILENO) / (pictures[0].width + 4), std::ssize(pictures));
       if (fit > 0) say_escapes(erased_line + half_blocks(sheet({pictures.begin(), pictures.begin() + fit}, fit, 1)));
     }
   });

@@ -13,7 +13,7 @@ constexpr int64_t round_to = 32;  // lengths of batches: few different ones, and
 
 std::span<const uint8_t> shown(const LabelledSequences& set, int64_t sequence, SequenceView view) {
   const std::span<const uint8_t> all = set.sequence(sequence);
-  return all.first(static_cast<size_t>(std::min(std::ssize(all), view.longest)));
+  return all.first(static_cast<size_t>(std::min<int64_t>(std::ssize(all), view.longest)));
 }
 
 int64_t shown_length(const LabelledSequences& set, int64_t sequence, SequenceView view) {

@@ -103,7 +103,7 @@ std::vector<int32_t> beam_search(std::span<const float> logits, int64_t symbols,
       }
     }
     beams.assign(next.begin(), next.end());
-    const auto kept = std::min(std::ssize(beams), width);
+    const auto kept = std::min<int64_t>(std::ssize(beams), width);
     std::partial_sort(beams.begin(), beams.begin() + kept, beams.end(),
                       [](const auto& a, const auto& b) { return a.second.total() > b.second.total(); });
     beams.resize(static_cast<size_t>(kept));
