@@ -19,7 +19,7 @@ struct SweepOptions : BenchOptions {
         RuntimeOptions::list(),
         {{"preset", &preset, one_of({"paper", "small", "tiny"}), "preset of the task's train"},
          {"seeds", &seeds, in_range(1, 1000), "runs of each system, with seeds from --seed on"},
-         {"steps", &steps, in_range(0), "updates of a run; 0: the preset's"},
+         {"steps", &steps, in_range(0), "updates of a run, without a limit of time; 0: as the preset says"},
          {"out", &out, {}, "folder for the table (CSV), the plot and the runs; existing runs are continued"},
          json_flag()});
   }
@@ -48,7 +48,7 @@ int sweep(const SweepOptions& o, const std::vector<std::string>& systems, Table&
       auto s = settings(system, seed);
       static_cast<RuntimeOptions&>(s) = o;
       s.seed = seed;
-      if (o.steps) s.steps = o.steps;
+      if (o.steps) s.steps = o.steps, s.minutes = 0;
       set_run(s, table.file("") / fmt::format("{}-{}", system, seed));
       table.note(fmt::format("{}, seed {}", system, seed));
       if (const int status = train(s)) return status;
