@@ -39,7 +39,9 @@ auto metadata_of(const Checkpoint& c) {
 
 }  // namespace
 
-void save_checkpoint(const Checkpoint& c) { save_safetensors(c.path, {c.content.tensors, metadata_of(c)}); }
+void save_checkpoint(const Checkpoint& c, MatrixStorage matrices) {
+  save_safetensors(c.path, {c.content.tensors, metadata_of(c)}, matrices);
+}
 void check_saveable(const Checkpoint& c) { metadata_of(c); }
 
 Checkpoint read_checkpoint(const std::filesystem::path& given, const std::string& task) {

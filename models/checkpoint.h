@@ -23,7 +23,7 @@ struct Checkpoint {
   int64_t step() const { return state.at("step"); }
 };
 
-void save_checkpoint(const Checkpoint& checkpoint);  // atomic
+void save_checkpoint(const Checkpoint& checkpoint, MatrixStorage matrices = MatrixStorage::f32);  // atomic
 // Throws Error if a checkpoint's metadata could not be saved: a text in it is not UTF-8.
 void check_saveable(const Checkpoint& checkpoint);
 

@@ -12,8 +12,10 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "engine/check.h"
@@ -33,7 +35,9 @@ const std::string checksum_key = "\"crc32\":\"", no_checksum = "00000000";
 // zeros.
 class Checksum {
  public:
-  void add(const void* data, size_t bytes) { value_ = crc32_z(value_, static_cast<const Bytef*>(data), bytes); }
+  void add(const void* data, size_t bytes) {  // crc32_z begins anew if data is null, as of an empty vector
+    if (bytes > 0) value_ = crc32_z(value_, static_cast<const Bytef*>(data), bytes);
+  }
   std::string text() const {
     char digits[9];
     std::snprintf(digits, sizeof digits, "%08lx", value_);
@@ -44,24 +48,51 @@ class Checksum {
   uLong value_ = crc32_z(0, nullptr, 0);
 };
 
+// A tensor as the file has it.
+struct Stored {
+  std::string name;
+  const char* type;
+  std::vector<int64_t> shape;
+  std::span<const char> bytes;
+};
+
 // Fixed layout: names sorted as JSON sorts them, offsets in the order of the tensors.
-std::string header_of(const SafeTensors& content) {
+std::string header_of(const std::vector<Stored>& tensors, const SafeTensors& content) {
   nlohmann::json header = nlohmann::json::object();
   header["__metadata__"] = content.metadata;
   header["__metadata__"]["crc32"] = no_checksum;
-  int64_t offset = 0;
-  for (const auto& [name, tensor] : content.tensors) {
-    check(!header.contains(name), "save: two tensors are called \"", name, "\"");
-    std::vector<int64_t> shape;
-    for (int axis = 0; axis < tensor.shape().rank(); ++axis) shape.push_back(tensor.shape()[axis]);
-    const int64_t end = offset + tensor.size() * static_cast<int64_t>(sizeof(float));
-    header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {offset, end}}};
+  size_t offset = 0;
+  for (const Stored& tensor : tensors) {
+    check(!header.contains(tensor.name), "save: two tensors are called \"", tensor.name, "\"");
+    const size_t end = offset + tensor.bytes.size();
+    header[tensor.name] = {{"dtype", tensor.type}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the numbers are aligned in a mapped file
   return text;
 }
+
+// A matrix in int8, row by row, and the scales of its rows.
+struct Rounded {
+  std::vector<int8_t> numbers;
+  std::vector<float> scales;
+};
+Rounded rounded(const std::vector<float>& matrix, int64_t rows) {
+  Rounded to{std::vector<int8_t>(matrix.size()), std::vector<float>(static_cast<size_t>(rows))};
+  const size_t columns = rows ? matrix.size() / static_cast<size_t>(rows) : 0;
+  for (size_t r = 0; r < to.scales.size(); ++r) {
+    const float* const row = matrix.data() + r * columns;
+    float largest = 0;
+    for (size_t c = 0; c < columns; ++c) largest = std::max(largest, std::abs(row[c]));
+    to.scales[r] = largest / 127;
+    for (size_t c = 0; c < columns; ++c)
+      to.numbers[r * columns + c] = static_cast<int8_t>(largest > 0 ? std::floor(row[c] * (127 / largest) + 0.5f) : 0);
+  }
+  return to;
+}
+
+const std::string scale_ending = ".scale";
 
 // A header's entry of one tensor.
 struct Entry {
@@ -80,7 +111,9 @@ float from_f16(uint16_t bits) {
 float from_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
 // Bytes of a number of the types that are read, 0 of others.
-int64_t number_bytes(const std::string& type) { return type == "F32" ? 4 : type == "F16" || type == "BF16" ? 2 : 0; }
+int64_t number_bytes(const std::string& type) {
+  return type == "F32" ? 4 : type == "F16" || type == "BF16" ? 2 : type == "I8" ? 1 : 0;
+}
 
 Entry read_entry(const std::filesystem::path& path, const std::string& name, const nlohmann::json& json) {
   const auto require = [&](bool holds, const auto&... what) {
@@ -115,16 +148,30 @@ Entry read_entry(const std::filesystem::path& path, const std::string& name, con
 
 }  // namespace
 
-void save_safetensors(const std::filesystem::path& path, const SafeTensors& content) {
-  std::string header = header_of(content);
-  const uint64_t length = header.size();
-  std::vector<std::span<const char>> parts{{reinterpret_cast<const char*>(&length), sizeof length}, header};
-  std::vector<std::vector<float>> on_host;  // of tensors that live elsewhere
+void save_safetensors(const std::filesystem::path& path, const SafeTensors& content, MatrixStorage matrices) {
+  const auto bytes_of = [](const auto& numbers, int64_t size) {
+    return std::span(reinterpret_cast<const char*>(numbers), static_cast<size_t>(size) * sizeof *numbers);
+  };
+  std::vector<Stored> tensors;
+  std::deque<std::vector<float>> on_host;  // of tensors that live elsewhere
+  std::deque<Rounded> in_int8;
   for (const auto& [name, tensor] : content.tensors) {
+    std::vector<int64_t> shape;
+    for (int axis = 0; axis < tensor.shape().rank(); ++axis) shape.push_back(tensor.shape()[axis]);
+    if (matrices == MatrixStorage::int8 && shape.size() == 2) {
+      const auto& [numbers, scales] = in_int8.emplace_back(rounded(tensor.to_vector(), shape[0]));
+      tensors.push_back({name, "I8", shape, bytes_of(numbers.data(), tensor.size())});
+      tensors.push_back({name + scale_ending, "F32", {shape[0]}, bytes_of(scales.data(), shape[0])});
+      continue;
+    }
     const float* data = tensor.data();
     if (tensor.device() != Device::cpu) data = on_host.emplace_back(tensor.to_vector()).data();
-    parts.emplace_back(reinterpret_cast<const char*>(data), static_cast<size_t>(tensor.size()) * sizeof(float));
+    tensors.push_back({name, "F32", shape, bytes_of(data, tensor.size())});
   }
+  std::string header = header_of(tensors, content);
+  const uint64_t length = header.size();
+  std::vector<std::span<const char>> parts{bytes_of(&length, 1), header};
+  for (const Stored& tensor : tensors) parts.push_back(tensor.bytes);
   Checksum checksum;
   for (const std::span<const char> part : std::span(parts).subspan(1)) checksum.add(part.data(), part.size());
   header.replace(header.find(checksum_key) + checksum_key.size(), no_checksum.size(), checksum.text());
@@ -216,6 +263,24 @@ std::map<std::string, std::string> load_metadata(const std::filesystem::path& pa
   return metadata_of(header.value("__metadata__", nlohmann::json::object()), path);
 }
 
+namespace {
+
+// Rows of the named matrices times their scales, which are then left out.
+void apply_scales(Parameters& tensors, const std::map<std::string, std::string>& scales) {
+  std::map<std::string, Tensor> by_name;
+  for (const auto& [name, tensor] : tensors) by_name[name] = tensor;
+  std::set<std::string> applied;
+  for (const auto& [matrix, scale] : scales) {
+    Tensor& to = by_name.at(matrix);
+    const Tensor& by = by_name.at(scale);
+    for (int64_t i = 0; i < to.size(); ++i) to.data()[i] *= by.data()[i / to.shape()[1]];
+    applied.insert(scale);
+  }
+  std::erase_if(tensors, [&](const NamedTensor& t) { return applied.contains(t.name); });
+}
+
+}  // namespace
+
 SafeTensors load_safetensors(const std::filesystem::path& path) {
   OpenFile file(path);
   const nlohmann::json header = header_of(file, path);
@@ -244,12 +309,23 @@ SafeTensors load_safetensors(const std::filesystem::path& path) {
   }
   require(end == data_size, path, data_size - end, " bytes follow the last tensor");
 
+  // Matrices in int8 are read if they have scales of their rows: name of the matrix -> of the scales.
+  std::map<std::string, Shape> floats;
+  std::map<std::string, std::string> scales;
+  for (const Entry& entry : entries)
+    if (entry.type == "F32") floats[entry.name] = entry.shape;
+  for (const Entry& entry : entries) {
+    if (entry.type != "I8" || entry.shape.rank() != 2) continue;
+    const auto found = floats.find(entry.name + scale_ending);
+    if (found != floats.end() && found->second == Shape{entry.shape[0]}) scales[entry.name] = found->first;
+  }
+
   content.metadata.erase("crc32");
   Checksum sum;
   sum.add(file.header.data(), file.header.size());
   for (const Entry& entry : entries) {
     float* to = nullptr;
-    if (number_bytes(entry.type) > 0)
+    if (entry.type == "I8" ? scales.contains(entry.name) : number_bytes(entry.type) > 0)
       to = content.tensors.emplace_back(NamedTensor{entry.name, Tensor(entry.shape)}).tensor.data();
     const auto take = [&](const char* block, size_t bytes) {
       sum.add(block, bytes);
@@ -257,6 +333,11 @@ SafeTensors load_safetensors(const std::filesystem::path& path) {
       if (entry.type == "F32") {
         std::memcpy(to, block, bytes);
         to += bytes / sizeof(float);
+        return;
+      }
+      if (entry.type == "I8") {
+        to =
+            std::transform(block, block + bytes, to, [](char x) { return static_cast<float>(static_cast<int8_t>(x)); });
         return;
       }
       for (const char* half = block; half < block + bytes; half += sizeof(uint16_t)) {
@@ -269,6 +350,7 @@ SafeTensors load_safetensors(const std::filesystem::path& path) {
             " cannot be read");
   }
   require_checksum(file, sum, path);
+  apply_scales(content.tensors, scales);
   return content;
 }
 
@@ -278,7 +360,7 @@ void restore(const SafeTensors& content, const std::filesystem::path& path, Para
   for (const auto& [name, tensor] : into) {
     const auto found = by_name.find(name);
     check(found != by_name.end(), path.string(), " belongs to another model: it has no tensor \"", name,
-          "\" of type F32, F16 or BF16");
+          "\" of type F32, F16 or BF16, or I8 with scales");
     check(found->second->shape() == tensor.shape(), path.string(), " belongs to another model: \"", name, "\" is ",
           found->second->shape(), ", not ", tensor.shape());
     const std::vector<float> values = found->second->to_vector();

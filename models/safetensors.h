@@ -15,13 +15,19 @@ struct SafeTensors {
   std::map<std::string, std::string> metadata;
 };
 
+// How matrices are written. In int8, row r of a matrix NAME is round(x / s) in one byte each, at most 127 in magnitude,
+// with s = max |x| / 127 as number r of a tensor NAME.scale: the integers that linear layers with --precision int8
+// round their weights to.
+enum class MatrixStorage { f32, int8 };
+
 // Writes the file atomically, with a checksum (CRC-32) of its contents as metadata "crc32".
-void save_safetensors(const std::filesystem::path& path, const SafeTensors& content);
+void save_safetensors(const std::filesystem::path& path, const SafeTensors& content,
+                      MatrixStorage matrices = MatrixStorage::f32);
 
 // Throws Error that names the file and what is wrong with it: missing, truncated, header too long or not JSON, sizes
 // that do not match, overlap or lie past the end, contents that do not have their checksum (files of other programs
-// need not have one). F16 and BF16 become float32; tensors of other types are left out. Refusing a file takes at most
-// 64 MB and twice its size.
+// need not have one). F16, BF16, and I8 with scales, as above, become float32; tensors of other types are left out.
+// Refusing a file takes at most 64 MB and twice its size, of I8 four times.
 SafeTensors load_safetensors(const std::filesystem::path& path);
 
 // Only the metadata, without reading the tensors. Throws Error that names the file if its header is damaged.

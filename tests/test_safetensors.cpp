@@ -248,6 +248,57 @@ TEST_CASE("safetensors: F16 and BF16 become float32, and tensors of other types 
   check_fails([&] { restore(loaded, "file", {{"n", Tensor(Shape{1})}}); }, "no tensor \"n\" of type F32, F16 or BF16");
 }
 
+TEST_CASE("safetensors: matrices in int8 come back to half a step, all else as it was") {
+  const Folder folder;
+  const fs::path path = folder.path / "rounded";
+  SafeTensors saved = example();
+  saved.tensors.push_back({"zeros", Tensor::full({2, 3}, 0)});
+  saved.tensors.push_back({"cube", random_tensor({2, 3, 4}, 4)});
+  save_safetensors(path, saved, MatrixStorage::int8);
+  const SafeTensors loaded = load_safetensors(path);
+  REQUIRE(loaded.tensors.size() == saved.tensors.size());
+  for (const auto& [name, tensor] : saved.tensors) {
+    CAPTURE(name);
+    const auto same = std::find_if(loaded.tensors.begin(), loaded.tensors.end(),
+                                   [&, &wanted = name](const NamedTensor& t) { return t.name == wanted; });
+    REQUIRE(same != loaded.tensors.end());
+    REQUIRE(same->tensor.shape() == tensor.shape());
+    const std::vector<float> x = tensor.to_vector(), y = same->tensor.to_vector();
+    const bool is_matrix = tensor.shape().rank() == 2;
+    const size_t columns = is_matrix ? static_cast<size_t>(tensor.shape()[1]) : 1;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const auto row = x.begin() + static_cast<std::ptrdiff_t>(i / columns * columns);
+      float largest = 0;
+      for (size_t c = 0; is_matrix && c < columns; ++c)
+        largest = std::max(largest, std::abs(row[static_cast<std::ptrdiff_t>(c)]));
+      CHECK(std::abs(y[i] - x[i]) <= largest / 254 * 1.0001f);
+    }
+  }
+  // Rounded once more, nothing changes but the last bit of the scales.
+  save_safetensors(folder.path / "again", loaded, MatrixStorage::int8);
+  const SafeTensors again = load_safetensors(folder.path / "again");
+  for (size_t i = 0; i < loaded.tensors.size(); ++i) {
+    const std::vector<float> x = loaded.tensors[i].tensor.to_vector(), y = again.tensors[i].tensor.to_vector();
+    for (size_t j = 0; j < x.size(); ++j) CHECK(y[j] == doctest::Approx(x[j]).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("safetensors: I8 without scales of its rows is left out, as other types are") {
+  const Folder folder;
+  const auto load = [&](const std::string& scales, size_t bytes) {
+    const std::string header = R"({"m":{"dtype":"I8","shape":[2,3],"data_offsets":[0,6]},)" + scales +
+                               "\"v\":" + R"({"dtype":"I8","shape":[2],"data_offsets":[)" + std::to_string(bytes - 2) +
+                               "," + std::to_string(bytes) + "]}}";
+    write(folder.path / "x", file_of(header, bytes));
+    return load_safetensors(folder.path / "x").tensors;
+  };
+  CHECK(load("", 8).empty());
+  CHECK(load(R"("m.scale":{"dtype":"F32","shape":[2],"data_offsets":[6,14]},)", 16).size() == 1);
+  const Parameters other = load(R"("m.scale":{"dtype":"F32","shape":[3],"data_offsets":[6,18]},)", 20);
+  REQUIRE(other.size() == 1);
+  CHECK(other[0].name == "m.scale");
+}
+
 TEST_CASE("safetensors: restore copies all tensors by name, or none") {
   const SafeTensors from{{{"a", random_tensor({2}, 1)}, {"b", random_tensor({3}, 2)}, {"more", random_tensor({1}, 3)}},
                          {}};

@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "without.sh: $1"; exit 1; }
 commands=$("$runnel" --help | sed -n '/^Subcommands:/,$p' | sed -n 's/^  \([a-z0-9]\+\) .*/\1/p' | tr '\n' ' ')
-[ "$commands" = "copy mnist cifar10 images text recall check bench runs compare completion " ] || fail "other commands: $commands"
+[ "$commands" = "copy mnist cifar10 images text recall check bench runs compare export completion " ] || fail "other commands: $commands"
 "$runnel" copy train --help | grep -q -- '--attention TEXT:linear, softmax, lsh, retention, gla, deltanet, gated-deltanet, kda=linear' || fail "other kinds of attention"
 ! ldd "$runnel" | grep -E 'fftw|sndfile|libmpi' || fail "it is linked with these"
 ! "$runnel" lra listops train 2>said || fail "it knows listops"
