@@ -24,7 +24,7 @@ bool are_discarded = false;
 
 std::string random_letters() {
   std::array<unsigned char, 12> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) < 0) bytes = {};  // O_EXCL refuses a name that is taken
+  if (getentropy(bytes.data(), bytes.size()) != 0) bytes = {};  // O_EXCL refuses a name that is taken
   std::string letters;
   for (const unsigned char byte : bytes) letters += static_cast<char>('a' + byte % 26);
   return letters;

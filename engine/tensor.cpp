@@ -1,6 +1,7 @@
 #include "engine/tensor.h"
 
 #include <atomic>
+#include <limits>
 
 #include "engine/check.h"
 #include "engine/cuda_backend.h"
@@ -65,6 +66,12 @@ std::ostream& operator<<(std::ostream& out, const Shape& shape) {
   out << '[';
   for (int axis = 0; axis < shape.rank(); ++axis) out << (axis ? "," : "") << shape[axis];
   return out << ']';
+}
+
+size_t byte_count(int64_t numbers, size_t bytes_each) {
+  check(static_cast<uint64_t>(numbers) <= std::numeric_limits<size_t>::max() / bytes_each, "a tensor of ", numbers,
+        " elements is larger than the memory that this program can address");
+  return static_cast<size_t>(numbers) * bytes_each;
 }
 
 template <class T>

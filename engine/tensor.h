@@ -58,13 +58,16 @@ class Storage {
   Device device_;
 };
 
+// Throws Error if that is more than an address can reach, as it may be where addresses have 32 bits.
+size_t byte_count(int64_t numbers, size_t bytes_each);
+
 // A shape over shared storage: the base of Tensor and Indices.
 template <class T>
 class Array {
  public:
   Array() = default;  // empty: [0], without storage; converts to false
   explicit Array(Shape shape, Device device = Device::cpu)
-      : shape_(shape), storage_(std::make_shared<Storage>(static_cast<size_t>(shape.size()) * sizeof(T), device)) {}
+      : shape_(shape), storage_(std::make_shared<Storage>(byte_count(shape.size(), sizeof(T)), device)) {}
   Array(Shape shape, const std::vector<T>& values, Device device = Device::cpu);  // throws if the sizes differ
 
   explicit operator bool() const { return storage_ != nullptr; }
