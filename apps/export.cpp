@@ -21,13 +21,15 @@ bool is_of_training(const NamedTensor& tensor) {
 
 int export_model(const std::string& model, const std::string& out) {
   check<UsageError>(!out.empty(), "--out is needed: the .safetensors file to write");
+  check<UsageError>(fs::path(out).extension() == ".safetensors", "--out ", out,
+                    ": give a name that ends in .safetensors");
+  std::error_code none;
+  check(!fs::exists(fs::symlink_status(out, none)), "--out ", out,
+        " exists already; choose another name, or remove it");
   Checkpoint checkpoint = trained_model(model, "");
   const fs::path from = std::exchange(checkpoint.path, out);
-  check<UsageError>(checkpoint.path.extension() == ".safetensors", "--out ", out,
-                    ": give a name that ends in .safetensors");
-  check(!fs::exists(fs::symlink_status(out)), "--out ", out,
-        ": there is such a file; choose another name, or remove it");
   std::erase_if(checkpoint.content.tensors, is_of_training);
+  if (checkpoint.config.contains("data")) checkpoint.config["data"] = "";  // where they lie is nobody else's business
   save_checkpoint(checkpoint, MatrixStorage::int8);
   fmt::print("{}: {} tensors of {}, matrices in int8, {:.2f} MB\n", out, checkpoint.content.tensors.size(),
              from.string(), static_cast<double>(fs::file_size(out)) / 1e6);
@@ -41,8 +43,9 @@ void add_export(Subcommand program) {
               [](Subcommand command) {
                 const auto model = std::make_shared<std::string>(), out = std::make_shared<std::string>();
                 command.add_flags([=] {
-                  return Settings{{"model", model.get(), {}, "a run folder or a .safetensors file"},
-                                  {"out", out.get(), {}, ".safetensors file to write, which all commands read"}};
+                  return Settings{
+                      {"model", model.get(), {}, "a run folder or a .safetensors file"},
+                      {"out", out.get(), {}, ".safetensors file to write, which every command with --model reads"}};
                 });
                 command.when_parsed([=]() -> Command { return [=] { return export_model(*model, *out); }; });
               });

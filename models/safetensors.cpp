@@ -78,16 +78,19 @@ struct Rounded {
   std::vector<int8_t> numbers;
   std::vector<float> scales;
 };
-Rounded rounded(const std::vector<float>& matrix, int64_t rows) {
+Rounded rounded(const std::string& name, const std::vector<float>& matrix, int64_t rows) {
+  check(std::ranges::all_of(matrix, [](float x) { return std::isfinite(x); }), "save: ", name,
+        " holds numbers that are not finite: its training diverged");
   Rounded to{std::vector<int8_t>(matrix.size()), std::vector<float>(static_cast<size_t>(rows))};
   const size_t columns = rows ? matrix.size() / static_cast<size_t>(rows) : 0;
   for (size_t r = 0; r < to.scales.size(); ++r) {
     const float* const row = matrix.data() + r * columns;
     float largest = 0;
     for (size_t c = 0; c < columns; ++c) largest = std::max(largest, std::abs(row[c]));
+    if (largest < 1e-30f) continue;  // zeros
     to.scales[r] = largest / 127;
-    for (size_t c = 0; c < columns; ++c)
-      to.numbers[r * columns + c] = static_cast<int8_t>(largest > 0 ? std::floor(row[c] * (127 / largest) + 0.5f) : 0);
+    for (size_t c = 0; c < columns; ++c)  // as ops/cpu/packed_linear.cpp rounds
+      to.numbers[r * columns + c] = static_cast<int8_t>(static_cast<int>(row[c] * (127 / largest) + 128.5f) - 128);
   }
   return to;
 }
@@ -133,7 +136,7 @@ Entry read_entry(const std::filesystem::path& path, const std::string& name, con
       "has the impossible offsets ", short_text(offsets));
   Entry entry{name, type.get<std::string>(), {}, offsets[0].get<int64_t>(), offsets[1].get<int64_t>()};
   const int64_t bytes = number_bytes(entry.type);
-  if (bytes == 0) return entry;
+  if (bytes == 0 || (entry.type == "I8" && shape.size() != 2)) return entry;
   require(shape.size() <= Shape::max_rank, "has the impossible shape ", short_text(shape));
   try {
     entry.shape = Shape(shape.get<std::vector<int64_t>>());
@@ -159,7 +162,7 @@ void save_safetensors(const std::filesystem::path& path, const SafeTensors& cont
     std::vector<int64_t> shape;
     for (int axis = 0; axis < tensor.shape().rank(); ++axis) shape.push_back(tensor.shape()[axis]);
     if (matrices == MatrixStorage::int8 && shape.size() == 2) {
-      const auto& [numbers, scales] = in_int8.emplace_back(rounded(tensor.to_vector(), shape[0]));
+      const auto& [numbers, scales] = in_int8.emplace_back(rounded(name, tensor.to_vector(), shape[0]));
       tensors.push_back({name, "I8", shape, bytes_of(numbers.data(), tensor.size())});
       tensors.push_back({name + scale_ending, "F32", {shape[0]}, bytes_of(scales.data(), shape[0])});
       continue;
@@ -267,13 +270,16 @@ namespace {
 
 // Rows of the named matrices times their scales, which are then left out.
 void apply_scales(Parameters& tensors, const std::map<std::string, std::string>& scales) {
+  if (scales.empty()) return;
   std::map<std::string, Tensor> by_name;
   for (const auto& [name, tensor] : tensors) by_name[name] = tensor;
   std::set<std::string> applied;
   for (const auto& [matrix, scale] : scales) {
     Tensor& to = by_name.at(matrix);
     const Tensor& by = by_name.at(scale);
-    for (int64_t i = 0; i < to.size(); ++i) to.data()[i] *= by.data()[i / to.shape()[1]];
+    const int64_t columns = to.shape()[1];
+    for (int64_t r = 0; r < by.size(); ++r)
+      for (int64_t c = 0; c < columns; ++c) to.data()[r * columns + c] *= by.data()[r];
     applied.insert(scale);
   }
   std::erase_if(tensors, [&](const NamedTensor& t) { return applied.contains(t.name); });
@@ -313,7 +319,7 @@ SafeTensors load_safetensors(const std::filesystem::path& path) {
   std::map<std::string, Shape> floats;
   std::map<std::string, std::string> scales;
   for (const Entry& entry : entries)
-    if (entry.type == "F32") floats[entry.name] = entry.shape;
+    if (entry.type == "F32" && entry.name.ends_with(scale_ending)) floats[entry.name] = entry.shape;
   for (const Entry& entry : entries) {
     if (entry.type != "I8" || entry.shape.rank() != 2) continue;
     const auto found = floats.find(entry.name + scale_ending);

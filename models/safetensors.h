@@ -15,9 +15,9 @@ struct SafeTensors {
   std::map<std::string, std::string> metadata;
 };
 
-// How matrices are written. In int8, row r of a matrix NAME is round(x / s) in one byte each, at most 127 in magnitude,
-// with s = max |x| / 127 as number r of a tensor NAME.scale: the integers that linear layers with --precision int8
-// round their weights to.
+// How matrices, tensors of two axes, are written. In int8, row r of a matrix NAME is round(x / s) in one byte each, at
+// most 127 in magnitude, with s = max |x| / 127 as number r of a tensor NAME.scale: the integers that linear layers
+// with --precision int8 round their weights to. Throws Error if one holds a number that is not finite.
 enum class MatrixStorage { f32, int8 };
 
 // Writes the file atomically, with a checksum (CRC-32) of its contents as metadata "crc32".

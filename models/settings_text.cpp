@@ -6,22 +6,19 @@
 #include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "engine/text.h"
 
 namespace runnel {
 namespace {
 
-// Where the number that the text begins with ends. LLVM's library has std::from_chars of whole numbers only; strtod
-// also takes blanks and a plus before a number, and hexadecimal digits.
+// std::from_chars, which LLVM's library has for whole numbers only: where the number that the text begins with ends.
 template <class T>
-std::pair<const char*, std::errc> parse(const std::string& text, T& value) {
+std::from_chars_result parse(const std::string& text, T& value) {
   const char* const begin = text.c_str();
-  if constexpr (std::is_integral_v<T>) {
-    const auto [stop, error] = std::from_chars(begin, begin + text.size(), value);
-    return {stop, error};
-  } else {
+#if !defined(__cpp_lib_to_chars)
+  if constexpr (!std::is_integral_v<T>) {  // strtod also takes blanks and a plus before a number, and hexadecimal
+                                           // digits
     char* stop = nullptr;
     value = std::strtod(begin, &stop);
     if (stop == begin || *begin == '+' || std::isspace(static_cast<unsigned char>(*begin)) ||
@@ -29,7 +26,9 @@ std::pair<const char*, std::errc> parse(const std::string& text, T& value) {
       return {begin, std::errc::invalid_argument};
     const bool is_too_large = std::isinf(value) && text.find_first_of("0123456789") != std::string::npos;
     return {stop, is_too_large ? std::errc::result_out_of_range : std::errc()};
-  }
+  } else
+#endif
+    return std::from_chars(begin, begin + text.size(), value);
 }
 
 // The sentence that is wrong with the text, or "".

@@ -274,6 +274,9 @@ TEST_CASE("safetensors: matrices in int8 come back to half a step, all else as i
       CHECK(std::abs(y[i] - x[i]) <= largest / 254 * 1.0001f);
     }
   }
+  saved.tensors.push_back({"diverged", Tensor::full({2, 2}, NAN)});
+  check_fails([&] { save_safetensors(path, saved, MatrixStorage::int8); },
+              "diverged holds numbers that are not finite");
   // Rounded once more, nothing changes but the last bit of the scales.
   save_safetensors(folder.path / "again", loaded, MatrixStorage::int8);
   const SafeTensors again = load_safetensors(folder.path / "again");
@@ -294,6 +297,7 @@ TEST_CASE("safetensors: I8 without scales of its rows is left out, as other type
   };
   CHECK(load("", 8).empty());
   CHECK(load(R"("m.scale":{"dtype":"F32","shape":[2],"data_offsets":[6,14]},)", 16).size() == 1);
+  CHECK(load(R"("many":{"dtype":"I8","shape":[1,1,1,1,1,1,1],"data_offsets":[6,7]},)", 9).empty());
   const Parameters other = load(R"("m.scale":{"dtype":"F32","shape":[3],"data_offsets":[6,18]},)", 20);
   REQUIRE(other.size() == 1);
   CHECK(other[0].name == "m.scale");
