@@ -10,7 +10,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
   function(discover_tests target)
     set(list ${CMAKE_CURRENT_BINARY_DIR}/${target}.cmake)
     add_custom_command(TARGET ${target} POST_BUILD BYPRODUCTS ${list} VERBATIM
-      COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${target}> "-DOPS=${tested_ops}" -DOUTPUT=${list}
+      COMMAND ${CMAKE_COMMAND} "-DPROGRAM=${CMAKE_CROSSCOMPILING_EMULATOR};$<TARGET_FILE:${target}>" "-DOPS=${tested_ops}" -DOUTPUT=${list}
               -P ${discover_tests_script})
     if(NOT EXISTS ${list})
       file(WRITE ${list} "add_test(${target}_is_not_built ${target})\n")
@@ -20,6 +20,8 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
   return()
 endif()
 
+list(REMOVE_ITEM PROGRAM "")
+list(JOIN PROGRAM "]==] [==[" program)  # an emulator, if it is of another processor, and the program
 execute_process(COMMAND ${PROGRAM} --list-test-cases --reporters=xml OUTPUT_VARIABLE xml COMMAND_ERROR_IS_FATAL ANY)
 string(ASCII 1 semicolon)  # in names, these three would confuse CMake's lists
 string(ASCII 2 open)
@@ -53,7 +55,7 @@ foreach(case IN LISTS cases)
     list(APPEND op_files ${file})
     math(EXPR cases_of_${file} "0${cases_of_${file}} + 1")
   endif()
-  string(APPEND script "add_test([==[${name}]==] [==[${PROGRAM}]==] [==[--test-case=${filter}]==] --skip-status=77)\n"
+  string(APPEND script "add_test([==[${name}]==] [==[${program}]==] [==[--test-case=${filter}]==] --skip-status=77)\n"
          "set_tests_properties([==[${name}]==] PROPERTIES SKIP_RETURN_CODE 77 LABELS \"${labels}\" COST ${cost})\n")
 endforeach()
 file(WRITE ${OUTPUT} "${script}")
@@ -61,7 +63,7 @@ file(WRITE ${OUTPUT} "${script}")
 if(op_files)
   list(REMOVE_DUPLICATES op_files)
   foreach(file IN LISTS op_files)
-    string(APPEND by_file "add_test(${file} [==[${PROGRAM}]==] --source-file=*/test_${file}.cpp \"--test-case-exclude=\$ENV{LEFT_OUT}\")\n"
+    string(APPEND by_file "add_test(${file} [==[${program}]==] --source-file=*/test_${file}.cpp \"--test-case-exclude=\$ENV{LEFT_OUT}\")\n"
            "set_tests_properties(${file} PROPERTIES COST ${cases_of_${file}})\n")
   endforeach()
   get_filename_component(folder ${OUTPUT} DIRECTORY)

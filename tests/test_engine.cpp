@@ -1,5 +1,4 @@
 // Shapes, tensors, memory, the tape, random numbers: what every op relies on.
-#include <omp.h>
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -17,6 +16,7 @@
 #include "engine/finite_guard.h"
 #include "engine/host.h"
 #include "engine/recompute.h"
+#include "engine/threads.h"
 #include "models/optimizer.h"
 #include "ops/elementwise.h"
 #include "ops/layers.h"
