@@ -2,18 +2,20 @@
 # Installs what Runnel is built with, as far as it is missing: --help.
 set -euo pipefail
 
-usage='usage: ./setup.sh [--sanitizers] [--libc++] [--no-install]
+usage='usage: ./setup.sh [--sanitizers] [--libc++] [--web] [--no-install]
 Installs what Runnel is built with, as far as it is missing, on Debian and Ubuntu, as root or by sudo.
   --sanitizers  clang and what its sanitizers and fuzz targets need, too
   --libc++      clang 16 and its standard library, too, by which the tests also build the core
+  --web         on Debian, Emscripten and Chromium, too, which build and test the web page
   --no-install  only say what is missing, as with RUNNEL_NO_INSTALL=1 in the environment; exit status 1 if anything is
 Without root: docs/troubleshooting.md#without-root.'
-sanitizers=0 libcxx=0 install=1
+sanitizers=0 libcxx=0 web=0 install=1
 [ "${RUNNEL_NO_INSTALL:-0}" = 0 ] || install=0
 for flag in "$@"; do
   case $flag in
     --sanitizers) sanitizers=1 ;;
     --libc++) libcxx=1 ;;
+    --web) web=1 ;;
     --no-install) install=0 ;;
     -h | --help) echo "$usage"; exit ;;
     *) echo "setup.sh: unknown flag $flag; ./setup.sh --help" >&2; exit 2 ;;
@@ -24,7 +26,8 @@ packages=(g++ cmake ninja-build curl ca-certificates libdnnl-dev libcli11-dev nl
           libfftw3-dev libsndfile1-dev libopenmpi-dev openmpi-bin doctest-dev libbenchmark-dev gnuplot-nox)
 [ $sanitizers -eq 0 ] || packages+=(clang libclang-rt-dev libomp-dev)
 [ $libcxx -eq 0 ] || packages+=(clang-16 libc++-16-dev libc++abi-16-dev)
-declare -A program=([g++]=g++ [cmake]=cmake [ninja-build]=ninja [curl]=curl [gnuplot-nox]=gnuplot [clang]=clang++ [clang-16]=clang++-16)  # from wherever it came
+[ $web -eq 0 ] || packages+=(emscripten chromium)
+declare -A program=([g++]=g++ [cmake]=cmake [ninja-build]=ninja [curl]=curl [gnuplot-nox]=gnuplot [clang]=clang++ [clang-16]=clang++-16 [emscripten]=emcc [chromium]=chromium)  # from wherever it came
 
 if ! command -v apt-get >/dev/null; then
   cat >&2 <<'TEXT'

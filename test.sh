@@ -7,6 +7,7 @@
 #              tests/simt: all of it once, and the fuzz targets, on their corpus and then on new inputs for 4 seconds
 #              each; then the ops with two more orders of threads
 #   thread     by g++, under ThreadSanitizer, the kernels on the emulator: the ops, in one order
+#   web        the web page, in Chromium, where that and Emscripten are installed (./setup.sh --web)
 #   cuda       compiled by nvcc, where attention kernels that spill registers are errors; linked, and run if there is a
 #              GPU; divergent regions are compared with their limits, and docs/cuda.md with the object files
 # On a machine without clang, g++ takes its place and there are no fuzz targets; without the CUDA toolkit, no kernels and
@@ -77,6 +78,17 @@ for set in baseline avx2 avx512; do
   [[ $(build/runnel --version)$'\n' == *"used as $set"$'\n'* ]] && break
   RUNNEL_INSTRUCTION_SET=$set run build -L '^ops$' -E "$slow"
 done
+
+if command -v emcc >/dev/null && command -v chromium >/dev/null; then
+  echo "== web, after $((SECONDS / 60)) min"
+  emcmake cmake --preset web -DRUNNEL_WERROR=ON >/dev/null
+  build web
+  status=0
+  node tests/web/check.mjs build-web/page build/runnel || status=$?
+  if [ "$status" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+else
+  skip "of the web page: it needs Emscripten and Chromium (./setup.sh --web)"
+fi
 
 # The sanitized builds compile several files as one, which is faster; names in the unnamed namespaces of neighbouring files
 # may not be the same, then. That each includes what it needs, CI sees in a build without precompiled headers.

@@ -611,9 +611,9 @@ TEST_CASE("the command line: what cannot be is one sentence that names the flag"
       {"check --unknown", "--unknown"},
       {"check twice", "twice"},
       {"", "after \"runnel\" comes one of: copy mnist cifar10 images text recall " + of_packages +
-               "check bench runs compare completion; --help"},
+               "check bench runs compare export completion; --help"},
       {"sing", "after \"runnel\" comes one of: copy mnist cifar10 images text recall " + of_packages +
-                   "check bench runs compare completion; not \"sing\""},
+                   "check bench runs compare export completion; not \"sing\""},
       {"--unknown", "not \"--unknown\""},
       {"copy", "after \"runnel copy\" comes one of: train evaluate; --help"},
       {"copy sing", "after \"runnel copy\" comes one of: train evaluate; not \"sing\""},

@@ -36,7 +36,7 @@ const std::map<std::string, Rule> rules = {
     {"apps",
      {{"engine", "ops", "cuda", "models", "datasets", "apps"},
       {"CLI/CLI.hpp", "benchmark/benchmark.h", "fmt/format.h", "mpi.h", "nlohmann/json.hpp", "nlohmann/json_fwd.hpp",
-       "stb/stb_image_write.h"}}},
+       "stb/stb_image_write.h", "emscripten.h"}}},
 };
 const Names for_cuda = {"ops/ladder/kernels.h", "ops/numerics.h",        "engine/check.h",
                         "engine/memory.h",      "engine/cuda_backend.h", "engine/profile.h"};
