@@ -13,6 +13,7 @@ struct SweepOptions : BenchOptions {
   std::string systems;  // separated by commas
   int64_t seeds = 1;
   int64_t steps = 0;
+  double minutes = 0;  // of a run; 0: as the preset says, and with --steps no limit. Of benchmarks that list it
 
   Settings list() override {
     return extended(
@@ -48,7 +49,7 @@ int sweep(const SweepOptions& o, const std::vector<std::string>& systems, Table&
       auto s = settings(system, seed);
       static_cast<RuntimeOptions&>(s) = o;
       s.seed = seed;
-      if (o.steps) s.steps = o.steps, s.minutes = 0;
+      if (o.steps) s.steps = o.steps, s.minutes = o.minutes;
       set_run(s, table.file("") / fmt::format("{}-{}", system, seed));
       table.note(fmt::format("{}, seed {}", system, seed));
       if (const int status = train(s)) return status;

@@ -17,7 +17,6 @@ namespace {
 struct ArenaOptions : SweepOptions {
   std::string task = "listops";
   std::string data;
-  double minutes = 0;
   int64_t generated = 0;
   int64_t limit = 0;
 
