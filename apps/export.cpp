@@ -29,7 +29,9 @@ int export_model(const std::string& model, const std::string& out) {
   Checkpoint checkpoint = trained_model(model, "");
   const fs::path from = std::exchange(checkpoint.path, out);
   std::erase_if(checkpoint.content.tensors, is_of_training);
-  if (checkpoint.config.contains("data")) checkpoint.config["data"] = "";  // where they lie is nobody else's business
+  // Of a path of this machine only the last name: the file may be published.
+  if (const auto data = checkpoint.config.find("data"); data != checkpoint.config.end() && data->is_string())
+    *data = (fs::path(data->get<std::string>()) / "").parent_path().filename().string();
   save_checkpoint(checkpoint, MatrixStorage::int8);
   fmt::print("{}: {} tensors of {}, matrices in int8, {:.2f} MB\n", out, checkpoint.content.tensors.size(),
              from.string(), static_cast<double>(fs::file_size(out)) / 1e6);

@@ -27,7 +27,7 @@ void save_safetensors(const std::filesystem::path& path, const SafeTensors& cont
 // Throws Error that names the file and what is wrong with it: missing, truncated, header too long or not JSON, sizes
 // that do not match, overlap or lie past the end, contents that do not have their checksum (files of other programs
 // need not have one). F16, BF16, and I8 with scales, as above, become float32; tensors of other types are left out.
-// Refusing a file takes at most 64 MB and twice its size, of I8 four times.
+// Refusing a file takes at most 64 MB and twice its size; four times where it holds I8.
 SafeTensors load_safetensors(const std::filesystem::path& path);
 
 // Only the metadata, without reading the tensors. Throws Error that names the file if its header is damaged.

@@ -1,6 +1,7 @@
 #include "models/settings_text.h"
 
 #include <cctype>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -12,20 +13,20 @@
 namespace runnel {
 namespace {
 
-// std::from_chars, which LLVM's library has for whole numbers only: where the number that the text begins with ends.
+// std::from_chars: where the number that the text begins with ends. LLVM's library has it for whole numbers only, and
+// strtod also takes blanks and a plus before a number, and hexadecimal digits.
 template <class T>
 std::from_chars_result parse(const std::string& text, T& value) {
   const char* const begin = text.c_str();
 #if !defined(__cpp_lib_to_chars)
-  if constexpr (!std::is_integral_v<T>) {  // strtod also takes blanks and a plus before a number, and hexadecimal
-                                           // digits
+  if constexpr (!std::is_integral_v<T>) {
     char* stop = nullptr;
+    errno = 0;
     value = std::strtod(begin, &stop);
     if (stop == begin || *begin == '+' || std::isspace(static_cast<unsigned char>(*begin)) ||
         text.find_first_of("xX") != std::string::npos)
       return {begin, std::errc::invalid_argument};
-    const bool is_too_large = std::isinf(value) && text.find_first_of("0123456789") != std::string::npos;
-    return {stop, is_too_large ? std::errc::result_out_of_range : std::errc()};
+    return {stop, errno == ERANGE ? std::errc::result_out_of_range : std::errc()};
   } else
 #endif
     return std::from_chars(begin, begin + text.size(), value);
