@@ -58,13 +58,15 @@ EMSCRIPTEN_KEEPALIVE int runnel_load(const char* path) {
     return 0;
   });
 }
-// Sizes of the model: side, classes, layers, heads, head_dim; bytes of the state.
-EMSCRIPTEN_KEEPALIVE int runnel_size(int number) {
+// The model's side, classes, layers, heads, head_dim, and the bytes of its state -> symbols.
+EMSCRIPTEN_KEEPALIVE int runnel_sizes() {
   return guarded([&] {
     const EncoderConfig& e = model.value().model.config.encoder;
-    const int64_t state = incremental_decoder(model->model, 1)->sequence_bytes();
-    const int64_t sizes[] = {model->side, model->classes, e.layers, e.heads, e.head_dim, state};
-    return static_cast<int>(sizes[number]);
+    symbols.clear();
+    for (const int64_t size : {model->side, model->classes, e.layers, e.heads, e.head_dim,
+                               incremental_decoder(model->model, 1)->sequence_bytes()})
+      symbols.push_back(static_cast<int32_t>(size));
+    return static_cast<int>(symbols.size());
   });
 }
 

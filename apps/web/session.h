@@ -1,5 +1,6 @@
 // What the web page shows, computed by the library: pictures completed, the state of linear attention while a picture
-// is read, and the copy task learned from nothing. Nothing here knows a browser, so the tests call it, too.
+// is read, a text continued, and the copy task learned from nothing. Nothing here knows a browser, so the tests call
+// it, too.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -45,7 +46,7 @@ class Completion {
   bool step();  // reads a known byte, or draws the next one of each picture; false if all are drawn
   int64_t position() const { return at_; }                            // bytes before this one are read or drawn
   const std::vector<uint8_t>& pictures() const { return pictures_; }  // [ways,n]
-  std::vector<float> class_probabilities() const;  // of the bytes read so far; as many as classes were read
+  std::vector<float> class_probabilities() const;  // P(class | bytes read so far); of a given class alone: 1
   int64_t label(int64_t way) const { return way_labels_.at(static_cast<size_t>(way)); }  // once it is drawn
 
  private:
@@ -114,7 +115,6 @@ class CopyLearner {
   explicit CopyLearner(uint64_t seed);
 
   float update();  // the loss in nats, before the update
-  int64_t step() const { return step_; }
   // A new sequence, s . s, whose second half the model has written by itself, as a recurrent network.
   std::vector<int32_t> example() const;
   int64_t length(const std::vector<int32_t>& example) const;  // of s

@@ -1,4 +1,4 @@
-// A browser without a window, driven through its debugging pipe: the commands of the Chrome DevTools protocol.
+// A headless browser, driven through its debugging pipe: the commands of the Chrome DevTools protocol.
 import { spawn } from "node:child_process";
 
 export async function openBrowser(program, folder) {
