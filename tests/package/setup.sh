@@ -20,6 +20,10 @@ fake dpkg-query 'case "$*" in *libomp-dev) exit 1 ;; *) echo installed ;; esac'
 run "$setup" --sanitizers
 expect "$(tail -n 1 "$work/log")" 'apt-get install * libomp-dev'
 : >"$work/log"
+fake dpkg-query 'case "$*" in *chromium) exit 1 ;; *) echo installed ;; esac'
+run "$setup" --web
+expect "$(tail -n 1 "$work/log")" 'apt-get install * chromium'
+: >"$work/log"
 
 # Two packages are missing, and a program that comes from elsewhere: it is not installed again.
 fake dpkg-query 'case "$*" in *zlib1g-dev|*libfmt-dev|*cmake) exit 1 ;; *) echo installed ;; esac'
