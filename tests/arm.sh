@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# arm.sh [build folder]: compiles the core for 64-bit ARM (NEON), with OpenMP, and runs the tests of the engine, the ops and the kinds
-# of attention under an emulator, but for those that take long there. By hand; 4 minutes on two cores. It needs
-# g++-aarch64-linux-gnu and qemu-user.
+# arm.sh [build folder]: compiles the core for 64-bit ARM (NEON), with OpenMP, and runs the tests of the engine, the ops
+# and the kinds of attention under an emulator, but for those that take long there. By hand; 3 minutes on two cores. It
+# needs g++-aarch64-linux-gnu and qemu-user.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build-arm}

@@ -46,6 +46,12 @@ Tensor leaf(Shape shape, const std::vector<float>& values) {
 
 }  // namespace
 
+TEST_CASE("tensors: more bytes than an address can reach are an error") {
+  CHECK(byte_count(3, sizeof(float)) == 12);
+  CHECK(byte_count(0, sizeof(float)) == 0);
+  check_fails([] { byte_count(int64_t{1} << 62, 8); }, "is larger than the memory that this program can address");
+}
+
 TEST_CASE("Shape: axes, size, text, equality") {
   const Shape shape{2, 3, 5};
   CHECK(shape.rank() == 3);

@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstring>
@@ -46,6 +47,11 @@ SafeTensors example() {
           {{"app", "copy"}, {"note", "quotes \" and \\ and \n"}}};
 }
 
+const NamedTensor* found(const SafeTensors& content, const std::string& name) {  // null: there is none
+  const auto at = std::ranges::find(content.tensors, name, &NamedTensor::name);
+  return at == content.tensors.end() ? nullptr : &*at;
+}
+
 TEST_CASE("safetensors: saving and loading round-trips, in the order of the data") {
   const Folder folder;
   const fs::path path = folder.path / "x.safetensors";
@@ -56,9 +62,8 @@ TEST_CASE("safetensors: saving and loading round-trips, in the order of the data
   REQUIRE(loaded.tensors.size() == saved.tensors.size());
   for (const auto& [name, tensor] : saved.tensors) {
     CAPTURE(name);
-    const auto same = std::find_if(loaded.tensors.begin(), loaded.tensors.end(),
-                                   [&, &wanted = name](const NamedTensor& t) { return t.name == wanted; });
-    REQUIRE(same != loaded.tensors.end());
+    const NamedTensor* const same = found(loaded, name);
+    REQUIRE(same);
     CHECK(same->tensor.shape() == tensor.shape());
     CHECK(same->tensor.to_vector() == tensor.to_vector());
   }
@@ -259,9 +264,8 @@ TEST_CASE("safetensors: matrices in int8 come back to half a step, all else as i
   REQUIRE(loaded.tensors.size() == saved.tensors.size());
   for (const auto& [name, tensor] : saved.tensors) {
     CAPTURE(name);
-    const auto same = std::find_if(loaded.tensors.begin(), loaded.tensors.end(),
-                                   [&, &wanted = name](const NamedTensor& t) { return t.name == wanted; });
-    REQUIRE(same != loaded.tensors.end());
+    const NamedTensor* const same = found(loaded, name);
+    REQUIRE(same);
     REQUIRE(same->tensor.shape() == tensor.shape());
     const std::vector<float> x = tensor.to_vector(), y = same->tensor.to_vector();
     const bool is_matrix = tensor.shape().rank() == 2;

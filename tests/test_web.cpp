@@ -176,6 +176,11 @@ TEST_CASE("web page: what is no model of digits is one sentence") {
   check_fails([&] { PictureModel(box.folder / "changed.safetensors"); }, "its contents do not have its checksum");
   check_fails([&] { PictureModel(source_dir() / "apps/web/text.safetensors"); },
               "is not a model of gray, square pictures");
+  for (const nlohmann::json& config : {nlohmann::json("text"), nlohmann::json({{"side", "six"}}), nlohmann::json()}) {
+    Checkpoint damaged = unlearned("linear", 0);
+    damaged.config = config;
+    check_fails([&] { PictureModel{damaged}; }, "unlearned.safetensors is not a model of gray, square pictures");
+  }
   check_fails([&] { PictureModel(unlearned("softmax", 0)); }, "has softmax attention, which has no state S, Z");
 
   const PictureModel model(digits());

@@ -2,12 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "apps/images/images.h"
+#include "apps/images/state_means.h"
 #include "engine/check.h"
 #include "engine/text.h"
-#include "ops/linear_attention.h"
 
 namespace runnel {
 namespace {
@@ -31,16 +30,15 @@ struct StateOptions : PictureOptions {
 void add_rows(std::vector<Picture>& cells, const LoadedImageModel& loaded, const ImageSet& images, int64_t index,
               int64_t layer) {
   const AutoregressiveConfig& c = loaded.model.config;
-  std::vector<std::vector<float>> s, z;  // at each stage: [H,E,M] [H,E]
-  int64_t features = 0;                  // E
+  std::vector<std::vector<float>> shown;  // at each stage: [H,E,M]
+  int64_t features = 0;                   // E
   const std::unique_ptr<Decoder> reader = incremental_decoder(loaded.model, 1);
   for (int64_t t = 0; t < c.max_length; ++t) {
     reader->read(tokens_at(images, loaded.class_conditional, {index}, t, loaded.model.device()));
     if ((t + 1) * stages / c.max_length == t * stages / c.max_length) continue;
     const AttentionState state = reader->recurrent_state(layer);
     features = state.s.shape()[2];
-    s.push_back(state.s.to_vector());
-    z.push_back(state.z.to_vector());
+    shown.push_back(state_means(state));
   }
   const int64_t values = c.encoder.head_dim, matrix = features * values;
   const auto cell = [](const Picture& p) { return resized(p, 96, 96); };
@@ -48,12 +46,8 @@ void add_rows(std::vector<Picture>& cells, const LoadedImageModel& loaded, const
     cells.push_back(cell(loaded.picture_of(images.image(index), loaded.image_size() * stage / stages)));
   for (int64_t head = 0; head < c.encoder.heads; ++head) {
     std::vector<double> means;  // at all stages
-    for (size_t stage = 0; stage < s.size(); ++stage)
-      for (int64_t i = head * matrix; i < (head + 1) * matrix; ++i)
-        if (const float seen = z[stage][static_cast<size_t>(i / values)]; seen > 0)
-          means.push_back(std::abs(s[stage][static_cast<size_t>(i)] / seen));
-        else
-          means.push_back(0);
+    for (const std::vector<float>& all : shown)
+      means.insert(means.end(), all.begin() + head * matrix, all.begin() + (head + 1) * matrix);
     const double largest = *std::max_element(means.begin(), means.end());
     for (int64_t stage = 0; stage < stages; ++stage)
       cells.push_back(

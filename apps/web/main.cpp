@@ -2,7 +2,6 @@
 // runnel_error() says what. Pointers are valid until the next call.
 #include <emscripten.h>
 
-#include <algorithm>
 #include <exception>
 #include <optional>
 #include <string>

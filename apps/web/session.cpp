@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "apps/cli/runtime.h"
+#include "apps/images/state_means.h"
 #include "engine/check.h"
 #include "engine/tape.h"
 #include "ops/losses.h"
@@ -17,7 +18,11 @@ PictureModel::PictureModel(const Checkpoint& checkpoint) : model(load_model<Auto
   const AutoregressiveConfig& c = model.config;
   const std::string file = checkpoint.path.string();
   classes = c.vocabulary - 256;
-  side = checkpoint.config.value("side", int64_t{0});
+  try {
+    checkpoint.config.at("side").get_to(side);
+  } catch (const nlohmann::json::exception&) {
+    side = 0;  // refused below
+  }
   check(classes >= 0 && side > 0 && side < 1024 && size() == c.max_length + (classes > 0 ? 0 : 1) &&
             (c.outputs == 256 || c.outputs % 3 == 0) && checkpoint.data.contains("first_bytes"),
         file, " is not a model of gray, square pictures; `runnel mnist train` makes one");
@@ -133,14 +138,7 @@ std::vector<float> Reading::state(int64_t read, int64_t layer) {
     decoder->read(Indices(Shape{1}, {of_.token(t, picture_, label_)}));
     if ((t + 1) % of_.side == 0) kept_.try_emplace(t + 1, decoder->select({0}));
   }
-  const AttentionState state = decoder->recurrent_state(layer);
-  const int64_t values = c.encoder.head_dim;
-  std::vector<float> means = state.s.to_vector();
-  for (size_t i = 0; i < means.size(); ++i) {
-    const float seen = state.z.data()[static_cast<int64_t>(i) / values];
-    means[i] = seen > 0 ? std::abs(means[i]) / seen : 0;
-  }
-  return means;
+  return state_means(decoder->recurrent_state(layer));
 }
 
 TextModel::TextModel(const std::filesystem::path& path)

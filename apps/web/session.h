@@ -71,7 +71,7 @@ class Reading {
   Reading(const PictureModel& of, std::vector<uint8_t> picture, int64_t label);
   // -log2 P of each byte given those before it: [n]. Without classes the first byte is not predicted: 0.
   std::vector<float> bits() const;
-  // The state of a layer after `read` tokens: |S[e,m] / Z[e]|, the mean of the values that feature e has seen: [H,E,M].
+  // The state of a layer after `read` tokens, as apps/images/state_means.h has it: [H,E,M].
   std::vector<float> state(int64_t read, int64_t layer);
 
  private:
