@@ -37,7 +37,7 @@ std::vector<Transcription> transcribe(const Transcriber& model, const SpeechSet&
     const int64_t first = part * batch;
     report(first, count);
     std::vector<int64_t> together;
-    for (int64_t i = first; i < std::min(first + batch, count); ++i)
+    for (int64_t i = first; i < std::min<int64_t>(first + batch, count); ++i)
       together.push_back(utterances[order[static_cast<size_t>(i)]]);
     const SpeechBatch in = speech_batch(set, together, model.config.max_length, model.config.bins / set.bins);
     const std::vector<float> logits = finite_output(model(in.features.to(device), in.lengths.to(device)));

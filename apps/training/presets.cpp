@@ -19,7 +19,8 @@ const Setting& setting_of(const Settings& settings, const std::string& name) {
 void set_flags(const Settings& settings, const std::string& flags) {
   std::istringstream words(flags);
   for (std::string flag, value; words >> flag;) {
-    const Setting& setting = setting_of(settings, flag.substr(2));
+    const std::string name = flag.substr(2);
+    const Setting& setting = setting_of(settings, name);
     if (bool* const* const is_on = std::get_if<bool*>(&setting.value)) {
       **is_on = true;
       continue;

@@ -114,7 +114,8 @@ void add_training_flags(Subcommand command, const S& defaults, const Presets& pr
     const std::string file = settings->config_file;
     nlohmann::json given = file.empty() ? nlohmann::json::object() : read_settings_file(file);
     if (!given.contains("preset") || command.is_given("preset")) given["preset"] = settings->preset;
-    const auto preset = std::find(names.begin(), names.end(), given["preset"]);
+    const auto is_given = [&](const std::string& name) { return given["preset"] == nlohmann::json(name); };
+    const auto preset = std::ranges::find_if(names, is_given);
     check(preset != names.end(), file, ": \"preset\" is not one of ", one_of(names).description());
     *settings = with_preset(defaults, presets, *preset);
     apply_settings_file(*settings, given, file);
