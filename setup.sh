@@ -27,8 +27,19 @@ packages=(g++ cmake ninja-build curl ca-certificates libdnnl-dev libcli11-dev nl
 [ $sanitizers -eq 0 ] || packages+=(clang libclang-rt-dev libomp-dev)
 [ $libcxx -eq 0 ] || packages+=(clang-16 libc++-16-dev libc++abi-16-dev)
 [ $web -eq 0 ] || packages+=(emscripten chromium)
-declare -A program=([g++]=g++ [cmake]=cmake [ninja-build]=ninja [curl]=curl [gnuplot-nox]=gnuplot [clang]=clang++ [clang-16]=clang++-16 [emscripten]=emcc [chromium]=chromium)  # from wherever it came
 
+if [ "$(uname)" = Darwin ] && command -v brew >/dev/null; then
+  missing=()
+  for formula in cmake ninja libomp onednn cli11 nlohmann-json fmt fftw libsndfile doctest; do
+    brew list --formula "$formula" >/dev/null 2>&1 || missing+=("$formula")
+  done
+  stb=$(brew --prefix)/include/stb
+  [ ${#missing[@]} -eq 0 ] || echo "setup.sh: please run: brew install ${missing[*]}" >&2
+  [ -e "$stb/stb_image.h" ] || { missing+=(stb); echo "setup.sh: please run: git clone --depth 1 https://github.com/nothings/stb '$stb'" >&2; }
+  [ ${#missing[@]} -eq 0 ] || exit 1
+  echo "setup.sh: nothing is missing (if you like: brew install open-mpi google-benchmark gnuplot)"
+  exit
+fi
 if ! command -v apt-get >/dev/null; then
   cat >&2 <<'TEXT'
 setup.sh installs packages on Debian and Ubuntu only. Elsewhere, please install: g++ 11 or clang 14 (or later) with OpenMP,
@@ -38,6 +49,8 @@ TEXT
   exit 1
 fi
 
+# From wherever they came:
+declare -A program=([g++]=g++ [cmake]=cmake [ninja-build]=ninja [curl]=curl [gnuplot-nox]=gnuplot [clang]=clang++ [clang-16]=clang++-16 [emscripten]=emcc [chromium]=chromium)
 missing=()
 for package in "${packages[@]}"; do
   command -v "${program[$package]:-}" >/dev/null ||

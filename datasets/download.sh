@@ -72,6 +72,7 @@ else
   die "needs curl or wget"
 fi
 
+command -v md5sum >/dev/null || md5sum() { md5 -q; }  # of macOS
 # FILE MD5: whether the file has that checksum; whether its content has, gzip'd or not.
 is() { [[ -f $1 && $(md5sum <"$1" | cut -d' ' -f1) == "$2" ]]; }
 holds() { [[ -f $1 && $( { gzip -dc "$1" 2>/dev/null || cat "$1"; } | md5sum | cut -d' ' -f1) == "$2" ]]; }
@@ -105,7 +106,7 @@ fetch_any() {
 part=
 trap 'rm -rf "$part"' EXIT
 for left in "$folder/.download-$HOSTNAME-"*; do  # by a process that was killed
-  [[ -d /proc/${left##*-} ]] || rm -rf "$left"
+  [[ -d /proc/${left##*-} ]] || kill -0 "${left##*-}" 2>/dev/null || rm -rf "$left"
 done
 
 for ((i = 0; i < ${#files[@]}; i += 2)); do

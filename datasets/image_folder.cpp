@@ -42,6 +42,15 @@ struct File {
   std::vector<uint8_t> pixels = {};
 };
 
+int64_t modified(const struct stat& status) {
+#if defined(__APPLE__)
+  const timespec& time = status.st_mtimespec;
+#else
+  const timespec& time = status.st_mtim;
+#endif
+  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
+}
+
 std::string class_of(const File& file) {
   const size_t slash = file.path.find('/');
   return slash == std::string::npos ? "." : file.path.substr(0, slash);
@@ -81,7 +90,7 @@ class Walk {
       else if (S_ISDIR(status.st_mode) && visited_.emplace(status.st_dev, status.st_ino).second)
         visit(path);
       else if (S_ISREG(status.st_mode))
-        files.push_back({path, "", status.st_size, status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec});
+        files.push_back({path, "", status.st_size, modified(status)});
       else if (!S_ISDIR(status.st_mode))
         files.push_back({path, "not a regular file"});
     }

@@ -1,5 +1,7 @@
 #include "engine/host.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -48,7 +50,11 @@ std::vector<Group> groups_of(const std::string& controller, const std::string& r
 }  // namespace
 
 int64_t available_memory(const std::string& root) {
+#if defined(__APPLE__)
+  int64_t available = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);  // all that there is
+#else
   int64_t available = number_in(root + "proc/meminfo", "MemAvailable:", unlimited >> 10) << 10;
+#endif
   for (const Group& group : groups_of("memory", root)) {
     const int64_t allowed =
         number_in(group.folder + (group.v2 ? "memory.max" : "memory.limit_in_bytes"), "", unlimited);

@@ -1,6 +1,8 @@
 // The test program: doctest's. With --skip-status=N, a run in which nothing failed and some test said "skipped: ..."
 // ends with status N, by which ctest knows it.
 #define DOCTEST_CONFIG_IMPLEMENT
+#include <cfloat>  // which doctest.h uses
+
 #include <doctest/doctest.h>
 
 #include <cstdlib>

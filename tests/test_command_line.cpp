@@ -284,6 +284,7 @@ TEST_CASE("the command line: more threads than cores are used, with a warning") 
   CHECK(succeed(box, train + "--steps 1 --out other").err.empty());
 }
 
+#if defined(__linux__)  // sched_setaffinity
 TEST_CASE("the command line: OMP_NUM_THREADS counts, also where a process has fewer cores than the machine") {
   const Sandbox box;
   cpu_set_t before, one;
@@ -301,6 +302,7 @@ TEST_CASE("the command line: OMP_NUM_THREADS counts, also where a process has fe
   REQUIRE(sched_setaffinity(0, sizeof before, &before) == 0);
   CHECK(contains(result.err, "runnel: 3 threads on 1 cores"));
 }
+#endif
 
 TEST_CASE("the command line: OpenMP's threads spin shortly while they wait, unless the user says how they wait") {
   const Sandbox box;

@@ -3,9 +3,12 @@
 
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 
 #include <cerrno>
 
@@ -13,6 +16,7 @@
 #include "tests/check.h"
 #include "tests/program.h"
 
+#if defined(__linux__)
 namespace {
 int lock_error = 0;
 }
@@ -22,6 +26,7 @@ extern "C" int flock(int file, int operation) noexcept {
   if (lock_error) return errno = lock_error, -1;
   return static_cast<int>(syscall(SYS_flock, file, operation));
 }
+#endif
 
 namespace runnel::test {
 namespace {
@@ -99,6 +104,7 @@ TEST_CASE("file: a locked folder names its process; the lock ends with the proce
   close(ready[1]);
 }
 
+#if defined(__linux__)
 TEST_CASE("file: where the file system has no locks, a folder can be used, and says that it is unprotected") {
   const Sandbox box;
   for (const int error : {ENOSYS, ENOLCK, ENOTSUP}) {
@@ -112,6 +118,7 @@ TEST_CASE("file: where the file system has no locks, a folder can be used, and s
   const FolderLock lock(box.folder);
   CHECK(lock.is_held());
 }
+#endif
 
 }  // namespace
 }  // namespace runnel::test

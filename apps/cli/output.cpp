@@ -66,9 +66,16 @@ ssize_t write_shown(void* cookie, const char* bytes, size_t size) {
 }
 
 FILE* stream_to(Stream& to, int buffering) {
+#if defined(__APPLE__)
+  const auto write = [](void* cookie, const char* bytes, int size) {
+    return static_cast<int>(write_shown(cookie, bytes, static_cast<size_t>(size)));
+  };
+  FILE* const stream = funopen(&to, nullptr, write, nullptr, nullptr);
+#else
   cookie_io_functions_t functions{};
   functions.write = write_shown;
   FILE* const stream = fopencookie(&to, "w", functions);
+#endif
   if (stream) setvbuf(stream, nullptr, buffering, BUFSIZ);
   return stream;
 }

@@ -1,7 +1,11 @@
 // How threads wait for each other.
 #pragma once
+#include <string>
 
 namespace runnel {
+
+// Of this program's file; "" where the system does not tell.
+std::string program_path();
 
 // OpenMP lets threads that wait spin for milliseconds, on cores that the threads they wait for may need: beside other
 // programs a run can then take tens of times as long (docs/results.md). If they sleep at once, each of the thousands of

@@ -27,6 +27,8 @@
 #include <stb/stb_image_write.h>
 #pragma GCC diagnostic pop
 
+extern char** environ;  // which macOS does not declare
+
 namespace runnel {
 namespace {
 

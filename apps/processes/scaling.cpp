@@ -5,10 +5,10 @@
 #include <bit>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 
 #include "apps/bench/bench.h"
+#include "apps/cli/waiting.h"
 #include "apps/training/communicator.h"
 #include "apps/training/settings.h"
 #include "apps/training/updater.h"
@@ -122,8 +122,8 @@ std::vector<Measured> measured_by(const ScalingOptions& o, int64_t count) {
   const std::string command = fmt::format(
       "mpirun --bind-to none --oversubscribe -n {} {} bench scaling --json --quiet --device cpu --precision {} "
       "--threads {} --runs {} --length {} --reduction {} --gradients {}",
-      count, shell_quoted(std::filesystem::read_symlink("/proc/self/exe").string()), o.precision,
-      std::max<int64_t>(o.threads / count, 1), o.runs, o.length, o.reduction, o.gradients);
+      count, shell_quoted(program_path()), o.precision, std::max<int64_t>(o.threads / count, 1), o.runs, o.length,
+      o.reduction, o.gradients);
   std::fflush(stdout);
   std::string text;
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);

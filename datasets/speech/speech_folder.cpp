@@ -143,7 +143,7 @@ SpeechCorpus read_speech_folder(const fs::path& folder, int64_t length, bool str
     for (const Entry& entry : list) {
       all.push_back(&entry);
       std::error_code ignored;
-      const auto time = fs::last_write_time(entry.audio, ignored).time_since_epoch().count();
+      const auto time = static_cast<int64_t>(fs::last_write_time(entry.audio, ignored).time_since_epoch().count());
       add(entry.audio.string() + " " + std::to_string(fs::file_size(entry.audio, ignored)) + " " +
           std::to_string(time));
     }

@@ -4,7 +4,7 @@ set -euo pipefail
 setup=$(cd "$(dirname "$0")/../.." && pwd)/setup.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-for tool in bash cat dirname env grep id sh; do ln -s "$(command -v $tool)" "$work/$tool"; done
+for tool in bash cat dirname env grep id sh uname; do ln -s "$(command -v $tool)" "$work/$tool"; done
 fake() { rm -f "$work/$1"; printf '#!%s\n%s\n' "$work/sh" "$2" >"$work/$1"; chmod +x "$work/$1"; }
 fake apt-get "echo apt-get \"\$@\" >>$work/log"
 fake sudo '"$@"'
@@ -61,3 +61,14 @@ expect "$status" 100
 rm "$work/apt-get"
 run "$setup"
 expect "$status $out" '1 *please install: g++ 11*'
+
+# macOS: what Homebrew lacks is named, not installed.
+mkdir -p "$work/homebrew/include/stb"
+fake uname 'echo Darwin'
+fake brew "case \"\$*\" in --prefix) echo $work/homebrew ;; *fmt|*fftw) exit 1 ;; esac"
+run "$setup"
+expect "$status $out" "1 setup.sh: please run: brew install fmt fftw"$'\n'"setup.sh: please run: git clone * '$work/homebrew/include/stb'"
+touch "$work/homebrew/include/stb/stb_image.h"
+fake brew "case \"\$*\" in --prefix) echo $work/homebrew ;; esac"
+run "$setup"
+expect "$status $out" '0 setup.sh: nothing is missing *'
