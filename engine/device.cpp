@@ -1,9 +1,5 @@
 #include "engine/device.h"
 
-#if defined(__APPLE__)
-#include <sys/sysctl.h>
-#endif
-
 #include <fstream>
 
 #include "engine/cuda_backend.h"
@@ -34,17 +30,10 @@ void choose_cuda_device([[maybe_unused]] int number) {
 std::string model_name(Device device) {
   if constexpr (with_cuda)
     if (device == Device::cuda) return cuda::model_name();
-#if defined(__APPLE__)
-  char name[256] = "";
-  size_t size = sizeof name;
-  if (sysctlbyname("machdep.cpu.brand_string", name, &size, nullptr, 0) == 0) return name;
-#endif
   std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const size_t value = line.find(": ") + 2;
-    if (line.starts_with("model name")) return line.substr(value);
-    if (line.starts_with("CPU part")) return "an ARM processor, part " + line.substr(value);
-  }
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name") || line.starts_with("CPU part"))  // ARM's number of it
+      return line.substr(line.find(':') + 2);
   return "an unknown processor";
 }
 
