@@ -41,7 +41,7 @@ for name in "$@"; do
   for compiler in g++ clang++; do
     log=$folder/$name-$compiler.log build=build-$compiler
     version=$(inside $compiler -dumpfullversion -dumpversion)
-    if inside "cmake --preset native -B $build -DCMAKE_CXX_COMPILER=$compiler && cmake --build $build" >"$log" 2>&1; then
+    if inside "cmake --preset native -B $build -DCMAKE_CXX_COMPILER=$compiler && cmake --build $build -- -k 0" >"$log" 2>&1; then
       inside "ctest --test-dir $build --parallel $(($(nproc) + 1)) --output-on-failure -LE 'package|faults'" >>"$log" 2>&1 || true
       said=$(grep -oP 'tests passed, \K\d+ tests failed out of \d+' "$log" | sed 's/ tests failed//')
     else

@@ -333,8 +333,8 @@ TEST_CASE("on tensor cores, linear_attention and its gradients differ by what TF
       set_precision(precision, Device::cuda);
       const Gradients g = tape.backward(loss);
       set_precision(Precision::f32);
-      (precision == Precision::f32 ? exact_results : results) = {doubles(y), doubles(g.of(x.q)), doubles(g.of(x.k)),
-                                                                 doubles(g.of(x.v))};
+      std::vector<std::vector<double>>& these = precision == Precision::f32 ? exact_results : results;
+      these = {doubles(y), doubles(g.of(x.q)), doubles(g.of(x.k)), doubles(g.of(x.v))};
     }
     for (size_t i = 0; i < results.size(); ++i) CHECK_LE(distance(results[i], exact_results[i]), 5e-3);
   }
