@@ -1,5 +1,9 @@
 #include "ops/numerics.h"
 
+#if RUNNEL_WITH_VARIANTS && defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
 #include <array>
 #include <cstdlib>
 #include <string>
@@ -12,11 +16,13 @@ namespace {
 Precision the_precision = Precision::f32;
 
 constexpr std::array instruction_sets{InstructionSet::baseline, InstructionSet::avx2, InstructionSet::avx512,
-                                      InstructionSet::avx512_bf16};
+                                      InstructionSet::avx512_bf16, InstructionSet::dotprod};
 
 // Whether this build has kernels for these instructions and the processor has the instructions.
 bool has(InstructionSet set) {
-#if RUNNEL_WITH_VARIANTS
+#if RUNNEL_WITH_VARIANTS && defined(__aarch64__)
+  return set == InstructionSet::baseline || (set == InstructionSet::dotprod && (getauxval(AT_HWCAP) & HWCAP_ASIMDDP));
+#elif RUNNEL_WITH_VARIANTS
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("popcnt");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
@@ -30,6 +36,8 @@ bool has(InstructionSet set) {
       return avx512;
     case InstructionSet::avx512_bf16:
       return avx512 && __builtin_cpu_supports("avx512bf16");
+    case InstructionSet::dotprod:
+      return false;
   }
   return false;
 #elif defined(__AVX512BF16__)  // one set of kernels, for the instructions that the compiler was told of
@@ -38,6 +46,8 @@ bool has(InstructionSet set) {
   return set <= InstructionSet::avx512;
 #elif defined(__AVX2__)
   return set <= InstructionSet::avx2;
+#elif defined(__ARM_FEATURE_DOTPROD)
+  return set == InstructionSet::baseline || set == InstructionSet::dotprod;
 #else
   return set == InstructionSet::baseline;
 #endif
@@ -53,14 +63,15 @@ InstructionSet choose_instruction_set() {
           ", which this processor, or this build of runnel, lacks; it has ", name(best));
     return set;
   }
-  check(!wish, "RUNNEL_INSTRUCTION_SET is '", wish ? wish : "", "'; it can be baseline, avx2, avx512 or avx512_bf16");
+  check(!wish, "RUNNEL_INSTRUCTION_SET is '", wish ? wish : "",
+        "'; it can be baseline, avx2, avx512, avx512_bf16 or dotprod");
   return best;
 }
 
 }  // namespace
 
 const char* name(InstructionSet set) {
-  constexpr std::array names{"baseline", "avx2", "avx512", "avx512_bf16"};
+  constexpr std::array names{"baseline", "avx2", "avx512", "avx512_bf16", "dotprod"};
   return names[static_cast<size_t>(set)];
 }
 

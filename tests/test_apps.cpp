@@ -517,7 +517,8 @@ TEST_CASE("RUNNEL_INSTRUCTION_SET: --version names the set that is used, and wha
     return result;
   };
   CHECK(contains(with("baseline").out, "used as baseline"));
-  check_refused(with("sse9"), 1, "RUNNEL_INSTRUCTION_SET is 'sse9'; it can be baseline, avx2, avx512 or avx512_bf16");
+  check_refused(with("sse9"), 1,
+                "RUNNEL_INSTRUCTION_SET is 'sse9'; it can be baseline, avx2, avx512, avx512_bf16 or dotprod");
 }
 
 TEST_CASE("RUNNEL_PROFILE=1 on the CPU: a table of the kernels on stderr") {

@@ -34,6 +34,7 @@ void restrict_instructions() {
       dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core);
       break;
     case InstructionSet::avx512_bf16:
+    case InstructionSet::dotprod:
       break;
   }
 #endif

@@ -17,8 +17,14 @@ constexpr int64_t prefetched = 24;  // rows of a panel: the processor's own pref
 // A lane of a panel's vectors is a weight in float32 (Lanes); two weights in bfloat16, neighbours along `in`, as are
 // the numbers of x that they are multiplied with (BitLanes); or four integers in bytes (ByteLanes), multiplied as two
 // pairs of 16 bits with pairs of integers that x is rounded to. Behind a panel of bytes lies the scale of each column,
-// behind a row of integers the scale of the row.
-using Pair = uint32_t;
+// behind a row of integers the scale of the row. Where instructions multiply four bytes at once, x's integers are cut
+// into bytes, x = 256 upper + lower: the parts are all weights with the upper bytes, then all with the lower ones.
+#if defined(__ARM_FEATURE_DOTPROD)
+constexpr bool has_byte_products = true;
+#else
+constexpr bool has_byte_products = false;
+#endif
+using Pair = uint32_t;  // or four bytes of four numbers
 using ByteLanes = int8_t __attribute__((vector_size(sizeof(Lanes))));
 using ShortLanes = int16_t __attribute__((vector_size(sizeof(Lanes))));
 
@@ -33,9 +39,13 @@ template <class Weights>
 RUNNEL_INLINE inline Weights part(const Weights& w, int) {
   return w;
 }
-RUNNEL_INLINE inline ShortLanes part(const ByteLanes& w, int i) {  // the bytes 0 and 2 of a lane, or 1 and 3
-  const ShortLanes upper = std::bit_cast<ShortLanes>(w);
-  return i == 0 ? upper << 8 >> 8 : upper >> 8;
+RUNNEL_INLINE inline auto part(const ByteLanes& w, [[maybe_unused]] int i) {
+  if constexpr (has_byte_products) {
+    return w;
+  } else {  // the bytes 0 and 2 of a lane, or 1 and 3
+    const ShortLanes upper = std::bit_cast<ShortLanes>(w);
+    return i == 0 ? upper << 8 >> 8 : upper >> 8;
+  }
 }
 
 int64_t panel_floats(int64_t depth, bool scaled) { return (depth + (scaled ? 1 : 0)) * panel_columns; }
@@ -64,6 +74,13 @@ RUNNEL_INLINE inline void multiply_add(IntLanes& sum, Pair x, const ShortLanes& 
   sum += (x_pairs << 16 >> 16) * (w_pairs << 16 >> 16) + (x_pairs >> 16) * (w_pairs >> 16);
 #endif
 }
+
+#if defined(__ARM_FEATURE_DOTPROD)
+RUNNEL_INLINE inline void multiply_add(IntLanes& sum, Pair x, const ByteLanes& w) {
+  const int8x16_t xs = vreinterpretq_s8_u32(vdupq_n_u32(x));
+  sum = std::bit_cast<IntLanes>(vdotq_s32(std::bit_cast<int32x4_t>(sum), std::bit_cast<int8x16_t>(w), xs));
+}
+#endif
 
 // A panel [depth][columns] of a layer, and where its results go: to `columns` columns of rows `stride` apart.
 struct Panel {
@@ -98,6 +115,10 @@ RUNNEL_NOINLINE void packed_product(const Panel* panels, const Number* x, int64_
       }
   };
   add_part(std::integral_constant<int, 0>());
+  if constexpr (is_scaled<Weights> && has_byte_products)
+    for (auto& panel : sums)
+      for (auto& row : panel)
+        for (IntLanes& sum : row) sum = std::bit_cast<IntLanes>(std::bit_cast<BitLanes>(sum) << 8);  // may wrap here
   if constexpr (is_scaled<Weights>) add_part(std::integral_constant<int, 1>());
 #pragma GCC unroll 4
   for (int p = 0; p < count; ++p)
@@ -149,7 +170,7 @@ void pack_pairs(float* to, const float* panel, int64_t depth) {
 constexpr int64_t block_numbers = 2 * lanes;
 
 // A row of n numbers, as `words` pairs of integers of so many bits that no sum of n products with 127 overflows: 14 or
-// more for n up to 1,024, at most 15, and a sign.
+// more for n up to 1,024, at most 15, and a sign. Both signed bytes of the largest, 0x7f7f, are 127.
 RUNNEL_INLINE inline void round_to_pairs(Pair* to, const float* from, int64_t n, int64_t words) {
   BitLanes largest_bits{};
   for (int64_t i = 0; i < n; i += lanes) {
@@ -159,7 +180,7 @@ RUNNEL_INLINE inline void round_to_pairs(Pair* to, const float* from, int64_t n,
   uint32_t largest_bit_pattern = 0;
   for (int64_t j = 0; j < lanes; ++j) largest_bit_pattern = std::max(largest_bit_pattern, uint32_t{largest_bits[j]});
   const float largest = std::bit_cast<float>(largest_bit_pattern);
-  const float most = static_cast<float>(std::min<int64_t>(INT16_MAX, INT32_MAX / (127 * n)));
+  const float most = static_cast<float>(std::min<int64_t>(0x7f7f, INT32_MAX / (127 * n)));
   const float per_step = largest > 0 ? most / largest : 0;
 
   using Words = uint64_t __attribute__((vector_size(sizeof(Lanes))));
@@ -169,7 +190,16 @@ RUNNEL_INLINE inline void round_to_pairs(Pair* to, const float* from, int64_t n,
     return (bits & 0xffff) | (bits >> 16 & 0xffff0000);
   };
   for (int64_t i = 0; i < words; i += lanes) {
-    const Words two = pairs(2 * i) | pairs(2 * i + lanes) << 32;
+    Words two = pairs(2 * i) | pairs(2 * i + lanes) << 32;
+    if constexpr (has_byte_products) {
+      const auto lower_bytes = [](Words w) RUNNEL_INLINE {  // of four numbers, in the order of a lane of ByteLanes
+        w &= 0x00ff00ff00ff00ff;
+        return (w | w >> 24) & 0xffffffff;
+      };
+      using Shorts = uint16_t __attribute__((vector_size(sizeof(Lanes))));
+      const Words upper = std::bit_cast<Words>(std::bit_cast<Shorts>(two) + 0x80) >> 8;  // the lower byte is signed
+      two = lower_bytes(upper) | lower_bytes(two) << 32;
+    }
     std::memcpy(to + i, &two, sizeof two);
   }
   to[words] = std::bit_cast<Pair>(largest / most);

@@ -2,7 +2,7 @@
 // it needs. For ops and kernels only: no public header includes this file.
 //
 // A source file with CPU kernels (ops/cpu) is compiled once for the processors that the whole program is compiled for,
-// and on x86-64 again for each instruction set of ops/numerics.h, each time with RUNNEL_CPU set to the namespace of
+// and again for each instruction set of ops/numerics.h, each time with RUNNEL_CPU set to the namespace of
 // its kernels. All other files are compiled once, without RUNNEL_CPU: there, DISPATCH chooses among the kernels.
 #pragma once
 #include <cstdint>
@@ -17,6 +17,7 @@ namespace cpu_baseline {}
 namespace cpu_avx2 {}
 namespace cpu_avx512 {}
 namespace cpu_avx512_bf16 {}
+namespace cpu_dotprod {}
 #ifdef RUNNEL_CPU
 namespace cpu = RUNNEL_CPU;  // kernels are defined in it, and call each other there
 #endif
@@ -40,6 +41,9 @@ namespace cpu = RUNNEL_CPU;  // kernels are defined in it, and call each other t
   }                           \
   namespace cpu_avx512_bf16 { \
   void __VA_ARGS__;           \
+  }                           \
+  namespace cpu_dotprod {     \
+  void __VA_ARGS__;           \
   }
 #define KERNEL(...)       \
   CPU_KERNEL(__VA_ARGS__) \
@@ -49,7 +53,11 @@ namespace cpu = RUNNEL_CPU;  // kernels are defined in it, and call each other t
 
 // ON_CPU(f(y, n)) calls the kernel for the instruction set that this process uses; CPU_DISPATCH times it, too, and so
 // must not be called by several threads at a time.
-#if RUNNEL_WITH_VARIANTS
+#if RUNNEL_WITH_VARIANTS && defined(__aarch64__)
+#define ON_CPU(...)                                                                            \
+  (::runnel::instruction_set() == ::runnel::InstructionSet::dotprod ? cpu_dotprod::__VA_ARGS__ \
+                                                                    : cpu_baseline::__VA_ARGS__)
+#elif RUNNEL_WITH_VARIANTS
 #define ON_CPU(...)                                                                                    \
   (::runnel::instruction_set() == ::runnel::InstructionSet::avx512_bf16 ? cpu_avx512_bf16::__VA_ARGS__ \
    : ::runnel::instruction_set() == ::runnel::InstructionSet::avx512    ? cpu_avx512::__VA_ARGS__      \
