@@ -22,7 +22,8 @@ struct Cluster : Sandbox {
     for (const char* allowed : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
                                 "OMPI_MCA_rmaps_base_oversubscribe", "OMPI_MCA_mpi_yield_when_idle"})
       setenv(allowed, "1", 1);
-    setenv("LSAN_OPTIONS", "detect_leaks=0", 1);  // Open MPI leaves some memory
+    setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1);  // the same for Open MPI 5
+    setenv("LSAN_OPTIONS", "detect_leaks=0", 1);                           // Open MPI leaves some memory
   }
   explicit operator bool() const { return !executable.empty(); }
   static std::string on(int count, const std::string& words) {

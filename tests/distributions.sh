@@ -25,8 +25,9 @@ for name in "$@"; do
     debootstrap --variant=minbase "${from[@]}" "$name" "$root" $mirror $script >"$folder/$name.log" 2>&1
   mkdir -p "$root/runnel"
   git -C "$sources" archive HEAD | tar -x -C "$root/runnel"
-  mounts=("$root/proc" "$root/dev")
+  mounts=("$root/proc" "$root/sys" "$root/dev")
   mount -t proc proc "$root/proc"
+  mount -t sysfs sysfs "$root/sys"
   mount --rbind /dev "$root/dev"
   mount --make-rslave "$root/dev"
   trap 'umount -l "${mounts[@]}"' EXIT

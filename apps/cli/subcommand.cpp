@@ -259,11 +259,28 @@ void Subcommand::apply_flags() const {
     if (option->count()) option->run_callback();
 }
 
+namespace {
+
+// Versions of CLI11 write defaults differently.
+struct Formatter : CLI::Formatter {
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_type_size() == 0) return "";
+    std::string text = " " + option->get_type_name();
+    if (!option->get_default_str().empty()) text += "=" + option->get_default_str();
+    if (option->get_expected_max() > 1) text += " ...";
+    if (option->get_required()) text += " REQUIRED";
+    return text;
+  }
+};
+
+}  // namespace
+
 CommandLine::CommandLine()
     : program_(std::make_shared<CLI::App>("Runnel trains and samples transformers with linear attention.")) {
   flag_lists().clear();  // those of an earlier command line, which is gone
   topics().clear();
   unfilled().clear();
+  program_->formatter(std::make_shared<Formatter>());
   program_->option_defaults()->always_capture_default()->take_last();  // a flag given twice: the last counts
   program_->set_version_flag("--version", version_text);
   program_->require_subcommand(0, 1);  // one at each level: each subcommand takes this over

@@ -54,7 +54,7 @@ int64_t promised(const SF_INFO& info, int file) {
     case mpeg:
       return mp3_says_its_length(file) ? info.frames - 2 * frame : 0;
     case SF_FORMAT_OGG:
-      return is_known ? info.frames : -1;
+      return is_known && info.frames > 0 ? info.frames : -1;  // since libsndfile 1.2, 0
     default:
       return is_known ? info.frames : 0;
   }
