@@ -3,7 +3,8 @@
 set -euo pipefail
 
 usage='usage: ./setup.sh [--sanitizers] [--libc++] [--web] [--no-install]
-Installs what Runnel is built with, as far as it is missing, on Debian and Ubuntu, as root or by sudo.
+Installs what Runnel is built with, as far as it is missing, on Debian and Ubuntu, as root or by sudo. On macOS, it says what
+Homebrew lacks.
   --sanitizers  clang and what its sanitizers and fuzz targets need, too
   --libc++      clang 16 and its standard library, too, by which the tests also build the core
   --web         on Debian, Emscripten and Chromium, too, which build and test the web page
@@ -29,6 +30,7 @@ packages=(g++ cmake ninja-build curl ca-certificates libdnnl-dev libcli11-dev nl
 [ $web -eq 0 ] || packages+=(emscripten chromium)
 
 if [ "$(uname)" = Darwin ] && command -v brew >/dev/null; then
+  [ $sanitizers$libcxx$web = 000 ] || { echo "setup.sh: --sanitizers, --libc++ and --web are for Debian and Ubuntu" >&2; exit 2; }
   missing=()
   for formula in cmake ninja libomp onednn cli11 nlohmann-json fmt fftw libsndfile doctest; do
     brew list --formula "$formula" >/dev/null 2>&1 || missing+=("$formula")
@@ -49,7 +51,7 @@ TEXT
   exit 1
 fi
 
-# From wherever they came:
+# Programs by which a package counts as installed, from wherever they came:
 declare -A program=([g++]=g++ [cmake]=cmake [ninja-build]=ninja [curl]=curl [gnuplot-nox]=gnuplot [clang]=clang++ [clang-16]=clang++-16 [emscripten]=emcc [chromium]=chromium)
 missing=()
 for package in "${packages[@]}"; do

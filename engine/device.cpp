@@ -31,9 +31,10 @@ std::string model_name(Device device) {
   if constexpr (with_cuda)
     if (device == Device::cuda) return cuda::model_name();
   std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name") || line.starts_with("CPU part"))  // ARM's number of it
-      return line.substr(line.find(':') + 2);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+    if (line.starts_with("CPU part")) return "ARM processor, part" + line.substr(line.find(':') + 1);
+  }
   return "an unknown processor";
 }
 

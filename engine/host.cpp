@@ -50,11 +50,8 @@ std::vector<Group> groups_of(const std::string& controller, const std::string& r
 }  // namespace
 
 int64_t available_memory(const std::string& root) {
-#if defined(__APPLE__)
-  int64_t available = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);  // all that there is
-#else
-  int64_t available = number_in(root + "proc/meminfo", "MemAvailable:", unlimited >> 10) << 10;
-#endif
+  const int64_t all = sysconf(_SC_PHYS_PAGES) * (sysconf(_SC_PAGESIZE) >> 10);  // KiB
+  int64_t available = number_in(root + "proc/meminfo", "MemAvailable:", all) << 10;
   for (const Group& group : groups_of("memory", root)) {
     const int64_t allowed =
         number_in(group.folder + (group.v2 ? "memory.max" : "memory.limit_in_bytes"), "", unlimited);

@@ -21,7 +21,10 @@ constexpr std::array instruction_sets{InstructionSet::baseline, InstructionSet::
 // Whether this build has kernels for these instructions and the processor has the instructions.
 bool has(InstructionSet set) {
 #if RUNNEL_WITH_VARIANTS && defined(__aarch64__)
-  return set == InstructionSet::baseline || (set == InstructionSet::dotprod && (getauxval(AT_HWCAP) & HWCAP_ASIMDDP));
+  constexpr unsigned long needed =
+      HWCAP_ATOMICS | HWCAP_CRC32 | HWCAP_ASIMDRDM | HWCAP_ASIMDDP;  // of armv8.2-a+dotprod
+  return set == InstructionSet::baseline ||
+         (set == InstructionSet::dotprod && (getauxval(AT_HWCAP) & needed) == needed);
 #elif RUNNEL_WITH_VARIANTS
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("popcnt");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -56,8 +59,9 @@ bool has(InstructionSet set) {
 InstructionSet choose_instruction_set() {
   const char* const wish = std::getenv("RUNNEL_INSTRUCTION_SET");
   InstructionSet best = InstructionSet::baseline;
-  for (const InstructionSet set : instruction_sets) {
+  for (const InstructionSet set : instruction_sets)
     if (has(set)) best = set;
+  for (const InstructionSet set : instruction_sets) {
     if (!wish || name(set) != std::string(wish)) continue;
     check(has(set), "RUNNEL_INSTRUCTION_SET is ", wish,
           ", which this processor, or this build of runnel, lacks; it has ", name(best));

@@ -5,7 +5,7 @@
 namespace runnel {
 
 // The instructions that the CPU's kernels use: the largest set that the processor has and this build has kernels for,
-// or the one that RUNNEL_INSTRUCTION_SET in the environment names, which oneDNN then keeps to as well. Without
+// or the one that RUNNEL_INSTRUCTION_SET in the environment names, which on x86-64 oneDNN keeps to as well. Without
 // RUNNEL_VARIANTS there is one set of kernels, and a smaller name restricts oneDNN only. Throws Error if the name is
 // none of these, or of a set that is lacking. The first call decides.
 enum class InstructionSet { baseline, avx2, avx512, avx512_bf16, dotprod };  // the last of ARM, the others of x86-64

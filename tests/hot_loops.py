@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 
+if len(sys.argv) not in (3, 4):
+    sys.exit(__doc__)
 objdump, object_file, pattern = (sys.argv + [''])[1:4]
 text = subprocess.run([objdump, '-d', '--demangle', '--no-show-raw-insn', object_file], capture_output=True, text=True,
                       check=True).stdout
-multiplies = re.compile(r'vfn?m(add|sub)\w*ps|vpmaddwd|vpdpbusd|fml[as]|sdot|smlal')
+multiplies = re.compile(r'vfn?m(add|sub)\w*ps|vpmaddwd|vpdpbusd|f?ml[as]\s|mul\s+v|sdot|smlal')
 moves = re.compile(r'vmov[au]p[sd].*,\(|vmov[au]p[sd].*\(.*\),|ld[1rp]|ldr|str|stp|vbroadcast')
 for function in re.split(r'\n(?=[0-9a-f]+ <)', text):
     name = re.match(r'[0-9a-f]+ <(.*)>:', function)

@@ -255,11 +255,13 @@ TEST_CASE(
       const std::vector<PackedLinear> layers{{w, b}, {zeros, Tensor::full(Shape{7}, 2)}};
       set_precision(Precision::f32);
       // Numbers up to 0.4 steps from multiples of a step: none lies so near the middle that it might go to either.
-      const auto most = static_cast<float>(std::min<int64_t>(0x7f7f, INT32_MAX / (127 * in)));  // no sum overflows
+      const int64_t largest = instruction_set() == InstructionSet::dotprod ? 0x7f7f : INT16_MAX;
+      const auto most = static_cast<float>(std::min<int64_t>(largest, INT32_MAX / (127 * in)));  // no sum overflows
       constexpr float step = 0x1p-14f;
       std::vector<float> numbers = random_tensor(Shape{rows, in}, 1, -most, most).to_vector(), multiples = numbers;
       for (size_t i = 0; i < numbers.size(); ++i) {
         if (i % static_cast<size_t>(in) == 0) numbers[i] = most;  // a row's largest number decides its scale
+        if (i % static_cast<size_t>(in) == 1) numbers[i] = -most;
         const float nearest = std::nearbyint(numbers[i]);
         multiples[i] = step * nearest;
         numbers[i] = step * std::clamp(nearest + 0.8f * (numbers[i] - nearest), -most, most);

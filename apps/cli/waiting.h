@@ -4,7 +4,7 @@
 
 namespace runnel {
 
-// Of this program's file; "" where the system does not tell.
+// The path of this program's file; "" if the system does not say.
 std::string program_path();
 
 // OpenMP lets threads that wait spin for milliseconds, on cores that the threads they wait for may need: beside other

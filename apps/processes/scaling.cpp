@@ -119,11 +119,13 @@ std::vector<Measured> measured_by(const ScalingOptions& o, int64_t count) {
     for (const Workload& w : workloads(o)) all.push_back(measure(o, w));
     return all;
   }
+  const std::string program = program_path();
+  check(!program.empty(), "bench scaling: the system does not say which file this program is");
   const std::string command = fmt::format(
       "mpirun --bind-to none --oversubscribe -n {} {} bench scaling --json --quiet --device cpu --precision {} "
       "--threads {} --runs {} --length {} --reduction {} --gradients {}",
-      count, shell_quoted(program_path()), o.precision, std::max<int64_t>(o.threads / count, 1), o.runs, o.length,
-      o.reduction, o.gradients);
+      count, shell_quoted(program), o.precision, std::max<int64_t>(o.threads / count, 1), o.runs, o.length, o.reduction,
+      o.gradients);
   std::fflush(stdout);
   std::string text;
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);

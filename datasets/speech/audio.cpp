@@ -54,7 +54,7 @@ int64_t promised(const SF_INFO& info, int file) {
     case mpeg:
       return mp3_says_its_length(file) ? info.frames - 2 * frame : 0;
     case SF_FORMAT_OGG:
-      return is_known && info.frames > 0 ? info.frames : -1;  // since libsndfile 1.2, 0
+      return is_known && info.frames > 0 ? info.frames : -1;  // an unknown length is 0 from libsndfile 1.2 on
     default:
       return is_known ? info.frames : 0;
   }
@@ -89,7 +89,7 @@ Audio read_audio(const std::filesystem::path& path, int64_t longest) {
     check(sf_error(file.get()) == SF_ERR_NO_ERROR, name, ": damaged: ", sf_strerror(file.get()));
   }
   const int64_t least = promised(info, descriptor);
-  check(least >= 0, name, ": damaged: its end is not there");
+  check(least >= 0, name, ": damaged: its end is not there, or no sound at all");
   check(std::ssize(audio.samples) >= least, name, ": damaged: it has ", audio.samples.size(), " of ", info.frames,
         " samples");
   check(static_cast<double>(audio.samples.size()) >= window_seconds * rate, name, ": shorter than a frame of 25 ms");

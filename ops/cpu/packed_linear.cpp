@@ -170,7 +170,7 @@ void pack_pairs(float* to, const float* panel, int64_t depth) {
 constexpr int64_t block_numbers = 2 * lanes;
 
 // A row of n numbers, as `words` pairs of integers of so many bits that no sum of n products with 127 overflows: 14 or
-// more for n up to 1,024, at most 15, and a sign. Both signed bytes of the largest, 0x7f7f, are 127.
+// more for n up to 1,024, at most 15, and a sign. Cut into signed bytes, the largest is 0x7f7f, of which both are 127.
 RUNNEL_INLINE inline void round_to_pairs(Pair* to, const float* from, int64_t n, int64_t words) {
   BitLanes largest_bits{};
   for (int64_t i = 0; i < n; i += lanes) {
@@ -180,7 +180,8 @@ RUNNEL_INLINE inline void round_to_pairs(Pair* to, const float* from, int64_t n,
   uint32_t largest_bit_pattern = 0;
   for (int64_t j = 0; j < lanes; ++j) largest_bit_pattern = std::max(largest_bit_pattern, uint32_t{largest_bits[j]});
   const float largest = std::bit_cast<float>(largest_bit_pattern);
-  const float most = static_cast<float>(std::min<int64_t>(0x7f7f, INT32_MAX / (127 * n)));
+  const float most =
+      static_cast<float>(std::min<int64_t>(has_byte_products ? 0x7f7f : INT16_MAX, INT32_MAX / (127 * n)));
   const float per_step = largest > 0 ? most / largest : 0;
 
   using Words = uint64_t __attribute__((vector_size(sizeof(Lanes))));

@@ -13,15 +13,21 @@ fail() { echo "tests/package/archive.sh: $1"; exit 1; }
 
 train=(copy train --preset tiny --steps 3 --seed 5 --threads 1 --quiet --out)
 "$build/runnel" "${train[@]}" "$root/expected"
-alone=(chroot)
-[ "$(id -u)" -eq 0 ] || alone=(unshare --map-root-user chroot)
-"${alone[@]}" "$root" "/lib/$loader" --library-path /lib /lib/runnel "${train[@]}" /by-loader
 ln -s "$root/runnel" "$root/link"
 env -i "PATH=$PATH" "$root/link" "${train[@]}" "$root/by-script"
-for how in by-loader by-script; do cmp "$root/$how/last.safetensors" "$root/expected/last.safetensors"; done
+cmp "$root/by-script/last.safetensors" "$root/expected/last.safetensors"
 
 elsewhere=$("$root/lib/$loader" --inhibit-cache --library-path "$root/lib" --list "$root/lib/runnel" |
   grep -vE "=> $root/lib/|linux-vdso|^\s+$root/lib/$loader ") || true
 [ -z "$elsewhere" ] || fail "libraries from elsewhere: $elsewhere"
-[ -s "$root/licences/libc6" ] && [ -s "$root/README.md" ] || fail "there is no licence of the C library, or no README.md"
+for file in README.md licences/libc6 licences/GPL-3; do [ -s "$root/$file" ] || fail "there is no $file"; done
 echo "$(stat -c %s "$archive") bytes"
+
+alone=(chroot)
+[ "$(id -u)" -eq 0 ] || alone=(unshare --map-root-user chroot)
+if [ "${alone[0]}" = unshare ] && ! unshare --map-root-user true 2>/dev/null; then
+  echo "skipped: 1 test, here only root may change the root folder"
+  exit 77
+fi
+"${alone[@]}" "$root" "/lib/$loader" --library-path /lib /lib/runnel "${train[@]}" /by-loader
+cmp "$root/by-loader/last.safetensors" "$root/expected/last.safetensors"
