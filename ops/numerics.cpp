@@ -30,19 +30,9 @@ bool has(InstructionSet set) {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
-  switch (set) {
-    case InstructionSet::baseline:
-      return true;
-    case InstructionSet::avx2:
-      return avx2;
-    case InstructionSet::avx512:
-      return avx512;
-    case InstructionSet::avx512_bf16:
-      return avx512 && __builtin_cpu_supports("avx512bf16");
-    case InstructionSet::dotprod:
-      return false;
-  }
-  return false;
+  return set == InstructionSet::baseline || (set == InstructionSet::avx2 && avx2) ||
+         (set == InstructionSet::avx512 && avx512) ||
+         (set == InstructionSet::avx512_bf16 && avx512 && __builtin_cpu_supports("avx512bf16"));
 #elif defined(__AVX512BF16__)  // one set of kernels, for the instructions that the compiler was told of
   return set <= InstructionSet::avx512_bf16;
 #elif defined(__AVX512BW__)

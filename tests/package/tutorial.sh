@@ -29,11 +29,13 @@ grep -q "$op" tests/test_gradients.cpp
 format=$(command -v clang-format-14 clang-format | head -n 1 || true)
 "${format:-false}" --version 2>/dev/null | grep -q 'version 14\.' &&
   "$format" --style="file:$root/.clang-format" --dry-run --Werror {tests/test_,ops/cpu/,ops/}$op.cpp cuda/$op.cu
+compilers=()
 for file in tests/test_$op tests/test_gradients ops/cpu/$op ops/$op; do
   "${CXX:-g++}" -std=c++20 -O0 -fopenmp -I. -DRUNNEL_CPU=cpu_baseline -DRUNNEL_SOURCE_DIR="\"$work\"" -DRUNNEL_PROGRAM='""' \
-    -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS -c $file.cpp -o "${file//\//_}.o" &
+    -DRUNNEL_PACKAGES='""' -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS -c $file.cpp -o "${file//\//_}.o" &
+  compilers+=($!)
 done
-wait
+for compiler in "${compilers[@]}"; do wait "$compiler"; done
 g++ -fopenmp -o tests_of_op ./*.o "$build"/CMakeFiles/runnel_tests.dir/tests/{main,check}.cpp.o "$build"/librunnel.a \
   -ldnnl -lz -lfftw3 -lsndfile
 ./tests_of_op
