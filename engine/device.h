@@ -13,7 +13,7 @@ int cuda_devices();  // of this machine
 // Which of the machine's GPUs Device::cuda is: 0, the first, unless this is called before anything is asked of it.
 // Throws Error if another one is in use already.
 void choose_cuda_device(int number);
-std::string model_name(Device device);  // of the processor or the GPU, as its maker calls it; or ARM's number of it
+std::string model_name(Device device);  // of the processor or GPU, as its maker calls it; of ARM the part number
 #if RUNNEL_WITH_CUDA
 constexpr bool with_cuda = true;  // in this build
 #else

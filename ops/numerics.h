@@ -8,7 +8,7 @@ namespace runnel {
 // or the one that RUNNEL_INSTRUCTION_SET in the environment names, which on x86-64 oneDNN keeps to as well. Without
 // RUNNEL_VARIANTS there is one set of kernels, and a smaller name restricts oneDNN only. Throws Error if the name is
 // none of these, or of a set that is lacking. The first call decides.
-enum class InstructionSet { baseline, avx2, avx512, avx512_bf16, dotprod };  // the last of ARM, the others of x86-64
+enum class InstructionSet { baseline, avx2, avx512, avx512_bf16, dotprod };  // avx...: of x86-64; dotprod: of ARM
 InstructionSet instruction_set();
 const char* name(InstructionSet set);
 

@@ -13,7 +13,6 @@ objdump, object_file, pattern = (sys.argv + [''])[1:4]
 text = subprocess.run([objdump, '-d', '--demangle', '--no-show-raw-insn', object_file], capture_output=True, text=True,
                       check=True).stdout
 multiplies = re.compile(r'vfn?m(add|sub)\w*ps|vpmaddwd|vpdpbusd|f?ml[as]\s|mul\s+v|sdot|smlal')
-moves = re.compile(r'vmov[au]p[sd].*,\(|vmov[au]p[sd].*\(.*\),|ld[1rp]|ldr|str|stp|vbroadcast')
 for function in re.split(r'\n(?=[0-9a-f]+ <)', text):
     name = re.match(r'[0-9a-f]+ <(.*)>:', function)
     if not name or pattern not in name[1]:
@@ -26,9 +25,8 @@ for function in re.split(r'\n(?=[0-9a-f]+ <)', text):
         if target and int(target[1], 16) <= at and int(target[1], 16) in index:
             loops.append((index[int(target[1], 16)], end))
     innermost = [a for a in loops if not any(a[0] <= b[0] and b[1] <= a[1] and a != b for b in loops)]
-    counts = [(sum(bool(multiplies.match(what)) for _, what in code[first:last + 1]),
-               last + 1 - first,
-               sum(bool(moves.match(what)) for _, what in code[first:last + 1])) for first, last in innermost]
+    counts = [(sum(bool(multiplies.match(what)) for _, what in code[first:last + 1]), last + 1 - first)
+              for first, last in innermost]
     if counts and max(counts)[0] > 0:
         most = max(counts)
-        print(f'{most[0]:4} multiplications, {most[2]:4} loads and stores, {most[1]:4} instructions  {name[1][:100]}')
+        print(f'{most[0]:4} multiplications, {most[1]:4} instructions  {name[1][:100]}')

@@ -261,7 +261,7 @@ void Subcommand::apply_flags() const {
 
 namespace {
 
-// Versions of CLI11 write defaults differently.
+// A flag's type and default, "INT=1", written the same way with every version of CLI11.
 struct Formatter : CLI::Formatter {
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0) return "";

@@ -3,9 +3,10 @@
 #include <unistd.h>
 #if defined(__APPLE__)
 #include <mach-o/dyld.h>
-#endif
 
 #include <climits>
+#endif
+
 #include <cstdlib>
 #include <filesystem>
 

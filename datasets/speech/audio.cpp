@@ -89,7 +89,7 @@ Audio read_audio(const std::filesystem::path& path, int64_t longest) {
     check(sf_error(file.get()) == SF_ERR_NO_ERROR, name, ": damaged: ", sf_strerror(file.get()));
   }
   const int64_t least = promised(info, descriptor);
-  check(least >= 0, name, ": damaged: its end is not there, or no sound at all");
+  check(least >= 0, name, ": damaged: its end is not there, or there is no sound in it");
   check(std::ssize(audio.samples) >= least, name, ": damaged: it has ", audio.samples.size(), " of ", info.frames,
         " samples");
   check(static_cast<double>(audio.samples.size()) >= window_seconds * rate, name, ": shorter than a frame of 25 ms");

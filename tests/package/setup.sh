@@ -68,6 +68,8 @@ fake uname 'echo Darwin'
 fake brew "case \"\$*\" in --prefix) echo $work/homebrew ;; *fmt|*fftw) exit 1 ;; esac"
 run "$setup"
 expect "$status $out" "1 setup.sh: please run: brew install fmt fftw"$'\n'"setup.sh: please run: git clone * '$work/homebrew/include/stb'"
+run "$setup" --web
+expect "$status $out" '2 setup.sh: --sanitizers, --libc++ and --web are for Debian and Ubuntu'
 touch "$work/homebrew/include/stb/stb_image.h"
 fake brew "case \"\$*\" in --prefix) echo $work/homebrew ;; esac"
 run "$setup"
