@@ -156,7 +156,7 @@ class Plan {
 bool product(float* c, const float* a, const float* b, int64_t m, int64_t n, int64_t k, bool transpose_a,
              bool transpose_b, const ProductOptions& options) {
   const bool has_epilogue = options.bias || options.relu;
-  if (m == 0 || n == 0 || k == 0) {
+  if (m == 0 || n == 0 || k == 0 || options.batch == 0) {
     if (has_epilogue) return false;
     check(!options.added || options.added == c, "matrix product: nothing to add to another matrix");
     if (!options.added && m * n > 0)

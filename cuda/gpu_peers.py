@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""PyTorch beside Runnel, measured in one run: attention alone, or a training step of the paper's MNIST model.
+"""PyTorch beside Runnel, measured in one run: attention alone, the gated delta rule alone, or a training step of the
+paper's MNIST model.
 
     gpu_peers.py attention --batch 10 --lengths 784 3072
+    gpu_peers.py gated
     gpu_peers.py training
 
 As in `runnel bench`, a time is the median of some calls, forward and backward, each with the wait for the device. A line
 names what was measured and its ratio to Runnel's time: above 1, Runnel is faster. PyTorch runs eagerly, compiled, and,
-on a GPU, as a CUDA graph of the compiled code; flash-linear-attention (fla) runs if it is installed.
+on a GPU, as a CUDA graph of the compiled code; flash-linear-attention (fla) runs if it is installed. bfloat16: inputs
+of attention, or a step under autocast, whose parameters and optimizer stay in float32.
 """
 import argparse
 import json
@@ -24,6 +27,7 @@ try:
 except ImportError:
     sys.exit('gpu_peers.py: PyTorch is not installed; pip install torch')
 try:
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
     from fla.ops.linear_attn import chunk_linear_attn
 except ImportError:
     chunk_linear_attn = None
@@ -53,19 +57,50 @@ def fla_attention(q, k, v):
     return chunk_linear_attn(features(q), features(k), v, scale=1.0, normalize=True)[0]
 
 
+def gated_delta_rule(q, k, v, decay, beta):
+    """The definition: [B,L,H,E] [B,L,H,E] [B,L,H,M] [B,L,H] [B,L,H] -> [B,L,H,M]; decay is a logarithm."""
+    b, length, h, e = k.shape
+    state, y = torch.zeros(b, h, e, v.shape[-1], device=k.device), []
+    for t in range(length):
+        state = decay[:, t, :, None, None].exp() * state
+        seen = torch.einsum('bhem,bhe->bhm', state, k[:, t])
+        state = state + torch.einsum('bhe,bhm->bhem', k[:, t], beta[:, t, :, None] * (v[:, t] - seen))
+        y.append(torch.einsum('bhem,bhe->bhm', state, q[:, t]))
+    return torch.stack(y, 1)
+
+
+def fla_gated_delta_rule(q, k, v, decay, beta):
+    return chunk_gated_delta_rule(q, k, v, decay, beta, scale=1.0)[0]
+
+
+def gated_inputs(b, length, h, e, device, dtype):
+    q, k, v = (torch.randn(b, length, h, e, device=device) for _ in range(3))
+    decay, beta = -0.2 * torch.rand(b, length, h, device=device), torch.rand(b, length, h, device=device)
+    k = F.normalize(k, dim=-1)
+    return [x.to(dtype).requires_grad_() for x in (q, k, v)] + [decay.requires_grad_(), beta.to(dtype).requires_grad_()]
+
+
 def softmax_attention(q, k, v):
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
-def check_definition(device):
+def check(function, y, expected):
+    error = ((y - expected).norm() / expected.norm()).item()
+    if not error < 1e-2:
+        sys.exit(f'gpu_peers.py: {function.__name__} is wrong by {error:.2g} of its norm; its time would mean nothing')
+
+
+def check_definitions(device):
     q, k, v = (torch.randn(2, 100, 3, 16, device=device) for _ in range(3))
     a = torch.einsum('blhe,bshe->bhls', features(q), features(k)).tril()
     expected = torch.einsum('bhls,bshm->blhm', a / a.sum(-1, keepdim=True), v)
-    for attention in [linear_attention] + ([fla_attention] if chunk_linear_attn and device == 'cuda' else []):
-        error = (attention(q, k, v) - expected).abs().max().item()
-        if not error < 1e-2:
-            sys.exit(f'gpu_peers.py: {attention.__name__} is wrong by {error:.2g}; its time would mean nothing')
+    has_fla = chunk_linear_attn and device == 'cuda'
+    for function in [linear_attention] + ([fla_attention] if has_fla else []):
+        check(function, function(q, k, v), expected)
+    if has_fla:
+        x = gated_inputs(2, 100, 3, 16, device, torch.float32)
+        check(fla_gated_delta_rule, fla_gated_delta_rule(*x), gated_delta_rule(*x))
 
 
 def wait(device):
@@ -110,7 +145,7 @@ def forms(o, make, compiles=True):
 def report(o, what, make, ours, compiles=True):
     """Prints a line for each form; returns the shortest time."""
     best = math.inf
-    for form, build in forms(o, make, compiles):
+    for form, build in forms(o, make, compiles) if o.only in what else ():
         try:
             ms = milliseconds(o, build())
         except Exception as error:  # not installed, out of memory, not supported: another form may still run
@@ -122,7 +157,7 @@ def report(o, what, make, ours, compiles=True):
 
 
 def runnel(o, *words):
-    words = [o.runnel, 'bench', *words, '--json', '--device', o.device, '--precision', o.precision, '--runs', str(o.runs)]
+    words = [o.runnel, 'bench', *words, '--json', '--device', o.device, '--precision', o.precision]
     try:
         done = subprocess.run(words, capture_output=True, text=True)
     except OSError as error:
@@ -136,7 +171,7 @@ def attention(o):
     for length in o.lengths:
         with tempfile.TemporaryDirectory() as folder:
             rows = runnel(o, 'attention', '--attention', 'linear,softmax', '--batch', str(o.batch), '--heads', str(o.heads),
-                          '--head-dim', str(o.head_dim), '--lengths', str(length), '--out', folder)
+                          '--head-dim', str(o.head_dim), '--lengths', str(length), '--runs', str(o.runs), '--out', folder)
         ours = {row['method']: row['ms/sample'] * o.batch for row in rows}
         if 'linear' not in ours or 'softmax' not in ours:
             sys.exit(f'gpu_peers.py: length {length} takes Runnel too long or too much memory; give shorter --lengths')
@@ -155,13 +190,30 @@ def attention(o):
 
         peers = [('linear attention', linear_attention, torch.float32, True)]
         if chunk_linear_attn and o.device == 'cuda':
-            peers.append(('linear attention, fla', fla_attention, torch.float32, False))
+            peers += [(f'linear attention, fla, {str(dtype)[6:]}', fla_attention, dtype, False)
+                      for dtype in (torch.float32, torch.bfloat16)]
         for name, function, dtype, compiles in peers:
             report(o, f'{name}, {size}', of(function, dtype), ours['linear'], compiles)
         best = min(report(o, f'softmax attention, {size}, {str(dtype)[6:]}', of(softmax_attention, dtype), ours['softmax'], False)
                    for dtype in (torch.float32, torch.bfloat16))
-        print(f"softmax attention, {size}: PyTorch's best takes {best / ours['linear']:.2f} x the time of Runnel's linear "
-              f"attention, Runnel's {ours['softmax'] / ours['linear']:.2f} x", flush=True)
+        if best < math.inf:
+            print(f"softmax attention, {size}: PyTorch's best takes {best / ours['linear']:.2f} x the time of Runnel's linear "
+                  f"attention, Runnel's {ours['softmax'] / ours['linear']:.2f} x", flush=True)
+
+
+def gated(o):
+    """Sizes are those of `runnel bench kernels`, whose times are of the kernels alone."""
+    if not chunk_linear_attn or o.device != 'cuda':
+        sys.exit('gpu_peers.py: gated needs flash-linear-attention and --device cuda; pip install flash-linear-attention')
+    with tempfile.TemporaryDirectory() as folder:
+        rows = runnel(o, 'kernels', '--filter', 'gated_linear_attention', '--seconds', '0.05', '--out', folder)
+    for batch, length in (64, 128), (1, 8192):
+        ours = sum(row['us'] for row in rows if ('one sequence' in row['kernel']) == (batch == 1)) / 1e3
+        for dtype in (torch.float32, torch.bfloat16):
+            inputs = gated_inputs(batch, length, 8, 32, o.device, dtype)
+            dy = torch.randn(batch, length, 8, 32, device=o.device, dtype=dtype)
+            report(o, f'gated delta rule, fla, B {batch}, H 8, L {length}, {str(dtype)[6:]}',
+                   lambda compile: lambda: torch.autograd.grad(fla_gated_delta_rule(*inputs), inputs, dy), ours, False)
 
 
 class Layer(torch.nn.Module):
@@ -202,11 +254,15 @@ class Model(torch.nn.Module):
 
 
 def training(o):
-    row = next(row for row in runnel(o, 'training') if row['model'] == 'MNIST')
+    def ours(attention):
+        rows = runnel(o, 'training', '--attention', attention, '--runs', str(o.runs))
+        return next(row for row in rows if row['model'] == 'MNIST')
+
+    row = ours('linear')
     batch, length = row['batch'], row['length']
     bytes_ = torch.randint(0, 256, (batch, length), device=o.device)
 
-    def of(attend):
+    def of(attend, dtype):
         def make(compile):
             model = Model(attend, length=length).to(o.device)
             optimizer = torch.optim.RAdam(model.parameters(), foreach=True, capturable=o.device == 'cuda')
@@ -214,22 +270,30 @@ def training(o):
 
             def step():
                 optimizer.zero_grad()
-                loss(bytes_, bytes_).backward()
+                with torch.autocast(o.device, torch.bfloat16, enabled=dtype == torch.bfloat16):
+                    value = loss(bytes_, bytes_)
+                value.backward()
                 optimizer.step()
 
             return step
 
         return make
 
-    report(o, f'training step, MNIST, batch {batch} x {length}', of(linear_attention), row['ms_per_step'])
+    peers = [('linear', linear_attention, row)]
     if chunk_linear_attn and o.device == 'cuda':
-        report(o, f'training step, MNIST, batch {batch} x {length}, fla', of(fla_attention), row['ms_per_step'])
+        peers.append(('linear, fla', fla_attention, row))
+    if o.device == 'cuda':
+        peers.append(('softmax', softmax_attention, ours('softmax')))
+    for dtype in (torch.float32, torch.bfloat16)[:2 if o.device == 'cuda' else 1]:
+        for name, attend, own in peers:
+            report(o, f'training step, MNIST, batch {batch} x {length}, {name}, {str(dtype)[6:]}', of(attend, dtype),
+                   own['ms_per_step'])
 
 
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('what', choices=['attention', 'training'])
+    parser.add_argument('what', choices=['attention', 'gated', 'training'])
     parser.add_argument('--device', choices=['cuda', 'cpu'], default='cuda')
     parser.add_argument('--precision', choices=['tf32', 'f32'], help='of matrix products; default: tf32 on a GPU, else f32')
     parser.add_argument('--runnel', default=os.path.join(here, 'runnel'), help='the program; default: beside this script')
@@ -238,6 +302,7 @@ def main():
                         help="of attention; default: those of `runnel bench attention`, 512 to 65536")
     parser.add_argument('--heads', type=int, default=8)
     parser.add_argument('--head-dim', type=int, default=32)
+    parser.add_argument('--only', default='', help='measure only what has this in its line, as "fla, bfloat16"')
     parser.add_argument('--runs', type=int, default=5, help='timed calls, for their median; default 5')
     o = parser.parse_args()
     for name in ('batch', 'heads', 'head_dim', 'runs'):
@@ -254,8 +319,8 @@ def main():
     if o.device == 'cpu':
         torch.set_num_threads(len(os.sched_getaffinity(0)))  # as many as Runnel takes
     print(f"PyTorch {torch.__version__}{'' if chunk_linear_attn else ', without fla'}, {o.precision}", flush=True)
-    check_definition(o.device)
-    {'attention': attention, 'training': training}[o.what](o)
+    check_definitions(o.device)
+    {'attention': attention, 'gated': gated, 'training': training}[o.what](o)
 
 
 if __name__ == '__main__':

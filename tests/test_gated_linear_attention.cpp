@@ -179,8 +179,12 @@ TEST_CASE("gated_linear_attention and its gradients equal the recurrence, for bo
   };
   for_all_cases({{1, 1, 1, 1, 1}, {3, 9, 2, 3, 5}, {2, 40, 1, 33, 20}, {1, 70, 2, 16, 32}, {1, 35, 1, 20, 40}},
                 compare);
-  for (const Device device : devices())
+  for (const Device device : devices()) {
     compare(Case({1, 2, 1, 512, 33}, UpdateRule::delta, Decay::channel, true, device));
+    for (const UpdateRule rule : {UpdateRule::additive, UpdateRule::delta})  // cut into segments on CUDA
+      for (const Decay decay : {Decay::none, Decay::channel})
+        compare(Case({1, 170, 1, 5, 3}, rule, decay, decay == Decay::channel, device));
+  }
 }
 
 TEST_CASE("on tensor cores, gated_linear_attention and its gradients differ by what TF32 rounds") {

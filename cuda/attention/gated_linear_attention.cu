@@ -26,6 +26,11 @@
 // strict one. Where |C| would exceed 60 the chunk ends, so that nothing overflows: strong decays make short chunks,
 // even of one position. C is summed in double, and e^C is corrected for the rounding of C to float.
 //
+// If there are few sequences, each walk is cut into segments, a block each. What a segment does to X is linear: from X
+// before it, P X + X' is left after it. A first launch finds X', as a walk that begins with zero, and P, as one that
+// begins with the unit matrix and finds nothing to write; a second joins them, one segment after another, to X before
+// each; then all segments are walked at once. The scans of one side have the same X, or its transpose.
+//
 // Where c' is to be found, (1 + beta strict mask(A B'^T)) c' = beta r, with r the rest of out, is solved by
 // substitution, by a thread for each of 32 columns.
 #include "cuda/attention/tiles.h"
@@ -57,6 +62,10 @@ struct GatedScan {
   const float* before;
   float* after;
   int64_t state_size, row_step, column_step;
+  // Of the segments: their number, how many positions they have, and X before each but the first, decayed to its first
+  // position. If `transitions` [E,E] are given, both are to be found: after each but the last.
+  int segments, segment;
+  float *starts, *transitions;
   int64_t heads;
   int length;
   const int32_t* lengths;
@@ -149,8 +158,9 @@ __device__ void substitute(float* c, const float* weights, const float* betas, O
   }
 }
 
-// Launch: x: sequences, y: 32 columns of out each; `block_threads` threads.
-// Owns:   the block its columns of out and of X. Of a chunk, the second half of the block computes out, of which warp w
+// Launch: x: sequences times segments, y: 32 columns of out each, then of P; `block_threads` threads.
+// Owns:   the block its columns of out and of X, or of P. Of a chunk, the second half of the block computes out, of
+// which warp w
 //         owns rows [16 w, 16 w + 16), and the first half updates X; if c' is to be found, 32 threads solve for a
 //         column of it each.
 // Shared: X [E or M,32]; A, B and c of a chunk; e^C of 32 channels; beta; the size of the chunk. The weights
@@ -159,9 +169,17 @@ template <class Tile, bool solves>
 __global__ void __launch_bounds__(block_threads, solves ? 2 : 3) gated_linear_attention_kernel(GatedScan scan) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const bool in_first_half = thread < half_block;
-  const Sequence sequence(scan, blockIdx.x);
-  const int first_column = static_cast<int>(blockIdx.y) * tile, rows = scan.a.of.width, columns = scan.out.width;
-  const int slices = (rows + tile - 1) / tile;
+  const bool finds_starts = scan.transitions != nullptr;
+  const int segments = scan.segments - finds_starts, segment = static_cast<int>(blockIdx.x) % segments;
+  const int64_t number = blockIdx.x / segments;  // of the sequence
+  const int begin = segment * scan.segment, stop = min(scan.length, begin + scan.segment);
+  const Sequence sequence(scan, number);
+  const int rows = scan.a.of.width, slices = (rows + tile - 1) / tile;
+  const int tile_of_p = static_cast<int>(blockIdx.y) - (scan.out.width + tile - 1) / tile;
+  const bool is_p = tile_of_p >= 0;
+  if (is_p && segment == 0) return;  // X before it is known
+  const int first_column = (is_p ? tile_of_p : static_cast<int>(blockIdx.y)) * tile,
+            columns = is_p ? rows : scan.out.width;
   const HeadRows<float> out = sequence.own(scan.out);
 
   Shared shared;
@@ -174,18 +192,29 @@ __global__ void __launch_bounds__(block_threads, solves ? 2 : 3) gated_linear_at
   int* const size = shared.take<int>(1);
   float* const weights = a;
 
-  // f(number of X, whether it exists, its place in a state, its channel)
+  // f(number of X, whether it exists, its row and column)
   const auto each_number_of_state = [&](auto f) {
     for (int i = thread; i < slices * tile * tile; i += block_threads) {
       const int row = i / tile, column = first_column + i % tile;
-      f(state[row * right_row + i % tile], row < rows && column < columns,
-        blockIdx.x * scan.state_size + row * scan.row_step + column * scan.column_step,
-        scan.decays_columns ? column : row);
+      f(state[row * right_row + i % tile], row < rows && column < columns, row, column);
     }
   };
+  const auto place = [&](int64_t state, int row, int column) {
+    return state * scan.state_size + row * scan.row_step + column * scan.column_step;
+  };
+  // Before segment i + 1 of the sequence.
+  const auto start = [&](int i) { return number * (scan.segments - 1) + i; };
   const float sign = scan.writes[0].exists ? 1 : -1;
-  each_number_of_state([&](float& x, bool exists, int64_t at, int channel) {
-    x = exists && scan.before ? sign * scan.before[at] * expf(sequence.log_kept(0, channel)) : 0;
+  each_number_of_state([&](float& x, bool exists, int row, int column) {
+    x = 0;
+    if (!exists) return;
+    if (is_p)
+      x = row == column ? sign : 0;
+    else if (segment > 0)
+      x = finds_starts ? 0 : sign * scan.starts[place(start(segment - 1), row, column)];
+    else if (scan.before)
+      x = sign * scan.before[place(number, row, column)] *
+          expf(sequence.log_kept(0, scan.decays_columns ? column : row));
   });
   for (int i = thread; i < (tile + 1) * left_row; i += block_threads) decays[i] = 1;
 
@@ -193,7 +222,7 @@ __global__ void __launch_bounds__(block_threads, solves ? 2 : 3) gated_linear_at
   const int blocks_of_channels = !scan.g.data ? 0 : scan.decays_columns || scan.g.width == 1 ? 1 : slices;
   const auto channels_of = [&](int slice) { return scan.decays_columns ? first_column : slice * tile; };
 
-  for (int first = 0, end; first < scan.length; first = end) {
+  for (int first = begin, end; first < stop; first = end) {
     // decays := e^C; reduces `size` to the positions with which no |C| is too large.
     const auto find_decays = [&](int first_channel) {
       for (int i = thread; i < tile * tile; i += block_threads)
@@ -207,15 +236,16 @@ __global__ void __launch_bounds__(block_threads, solves ? 2 : 3) gated_linear_at
       __syncthreads();
     };
     __syncthreads();  // all of the chunk before has been read
-    if (thread == 0) *size = min(tile, scan.length - first);
+    if (thread == 0) *size = min(tile, stop - first);
     for (int slice = 0; slice < blocks_of_channels; ++slice) find_decays(channels_of(slice));
     if (blocks_of_channels == 0) __syncthreads();
     end = first + *size;
 
     // 32 columns of the chunk's rows, times `factor`, beta and e^(power C); zero behind the chunk.
-    const auto fetched = [&](const GatedScan::Rows& x, int column, int power, float factor = 1) {
+    const auto fetched = [&](const GatedScan::Rows& x, int column, int power, float factor = 1, bool exists = true) {
       const int i = TileFragment::row(), position = first + i;
-      const bool is_there = position < end && x.of.data && !(x.zero_in_padding && sequence.is_padding(position));
+      const bool is_there =
+          position < end && exists && x.of.data && !(x.zero_in_padding && sequence.is_padding(position));
       TileFragment part;
       part.fetch_row(sequence.own(x.of), is_there ? position : -1, column);
       if (x.times_beta && is_there) factor *= sequence.beta(position);
@@ -242,7 +272,7 @@ __global__ void __launch_bounds__(block_threads, solves ? 2 : 3) gated_linear_at
         fetched(scan.a, slice * tile, power).template store<left_row>(a, Rounded<Tile>());
         fetched(write.b, slice * tile, -power).template store<left_row>(b, Rounded<Tile>());
         if (slice == 0) {
-          const TileFragment values = fetched(write.c, first_column, -power_of_c, n == 1 && !is_found ? -1 : 1);
+          const TileFragment values = fetched(write.c, first_column, -power_of_c, n == 1 && !is_found ? -1 : 1, !is_p);
           if (is_found)
             values.template store<right_row>(c, Rounded<Float32>());
           else
@@ -269,7 +299,8 @@ __global__ void __launch_bounds__(block_threads, solves ? 2 : 3) gated_linear_at
       if (is_found) {
         if (thread < tile)
           substitute<Tile>(c + thread, weights, betas, [&](int i, float x) {
-            if (first + i < end && first_column + thread < columns) out.at(first + i)[first_column + thread] = x;
+            if (!finds_starts && first + i < end && first_column + thread < columns)
+              out.at(first + i)[first_column + thread] = x;
           });
         __syncthreads();
       } else if (!in_first_half) {
@@ -281,7 +312,8 @@ __global__ void __launch_bounds__(block_threads, solves ? 2 : 3) gated_linear_at
           __syncwarp();
           const int row = thread % half_block / 32 * 16 + lane / 8, column = lane % 8 * 4;
           for (int i = row; i < row + 16; i += 4)
-            if (first + i < end) out.store(first + i, first_column + column, load<4>(weights + i * left_row + column));
+            if (!finds_starts && first + i < end)
+              out.store(first + i, first_column + column, load<4>(weights + i * left_row + column));
         }
       }
 
@@ -307,10 +339,37 @@ __global__ void __launch_bounds__(block_threads, solves ? 2 : 3) gated_linear_at
     }
   }
   __syncthreads();
-  if (scan.after)
-    each_number_of_state([&](float x, bool exists, int64_t at, int) {
-      if (exists) scan.after[at] = x;
-    });
+  if (!finds_starts && !(scan.after && segment == scan.segments - 1)) return;
+  each_number_of_state([&](float x, bool exists, int row, int column) {
+    if (!exists) return;
+    if (is_p)
+      scan.transitions[(start(segment) * rows + row) * rows + column] = sign * x;
+    else
+      (finds_starts ? scan.starts : scan.after)[place(finds_starts ? start(segment) : number, row, column)] = sign * x;
+  });
+}
+
+// starts[i] += transitions[i] starts[i-1], one after another.
+// Launch: x: sequences, y: 32 columns each; 32 lanes of `join_warps` warps.
+// Owns:   a lane its column, a warp every join_warps-th row.
+// Shared: none.
+constexpr int join_warps = 16;
+__global__ void __launch_bounds__(32 * join_warps)
+    gated_linear_attention_join_kernel(float* starts, const float* transitions, int e, int m, int count) {
+  const int column = static_cast<int>(blockIdx.y * 32 + threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  for (int i = 1; i < count; ++i) {
+    const int64_t at = static_cast<int64_t>(blockIdx.x) * count + i;
+    float* const own = starts + at * e * m + column;
+    const float* const last = own - e * m;
+    for (int row = warp; row < e && column < m; row += join_warps) {
+      const float* const p = transitions + (at * e + row) * e;
+      float sum = own[row * m];
+#pragma unroll 8
+      for (int k = 0; k < e; ++k) sum += p[k] * last[k * m];
+      own[row * m] = sum;
+    }
+    __syncthreads();
+  }
 }
 
 // Launch: a warp per position and head, B L H, in x.
@@ -377,10 +436,33 @@ using Write = GatedScan::Write;
 enum class From { left, right };
 enum class Decaying { rows, columns };  // of X
 
+// How the walks of one side are cut: into about three blocks for each multiprocessor, but not in less than eight, since
+// finding the starts takes twice as long as a walk from them; and into two chunks at least.
+class Segments {
+ public:
+  explicit Segments(const AttentionSizes& s)
+      : positions(static_cast<int>(chunks_of(s)) * tile),
+        count(static_cast<int>(std::max<int64_t>(1, (s.length + positions - 1) / positions))),
+        starts_(s.sequences() * (count - 1) * s.e * s.m) {}
+  float* starts() const { return starts_.data(); }
+
+  const int positions, count;
+
+ private:
+  static int64_t chunks_of(const AttentionSizes& s) {
+    const int64_t all = std::max<int64_t>(1, (s.length + tile - 1) / tile);
+    const int64_t blocks = std::max<int64_t>(1, s.sequences() * ((s.m + tile - 1) / tile));
+    const int64_t wanted = 3 * multiprocessors() / blocks;
+    return wanted < 8 ? all : std::max<int64_t>(2, (all + wanted - 1) / wanted);
+  }
+  Temporary<float> starts_;
+};
+
 // What the scans of one call from one side read.
 struct Inputs {
   const GatedInputs& in;
   From from;
+  Segments segments{in.sizes};
 
   template <class T>
   HeadRows<T> rows(T* x, int64_t columns) const {
@@ -408,6 +490,9 @@ struct Inputs {
     scan.column_step = scan.decays_columns ? s.m : 1;
     scan.heads = s.heads;
     scan.length = static_cast<int>(s.length);
+    scan.segments = segments.count;
+    scan.segment = segments.positions;
+    scan.starts = segments.starts();
     scan.lengths = in.lengths;
     scan.from_the_right = from == From::right;
     return scan;
@@ -416,19 +501,37 @@ struct Inputs {
 
 template <bool solves = false>
 void launch_scan(const char* name, const GatedScan& scan, const AttentionSizes& s) {
-  const unsigned columns = static_cast<unsigned>((scan.out.width + tile - 1) / tile);
+  const int columns = (scan.out.width + tile - 1) / tile,
+            of_p = scan.transitions ? (scan.a.of.width + tile - 1) / tile : 0;
+  const int64_t segments = scan.segments - (scan.transitions ? 1 : 0);
   launch(name,
          precision() == Precision::f32 ? gated_linear_attention_kernel<Float32, solves>
                                        : gated_linear_attention_kernel<Tf32, solves>,
-         Grid{dim3(static_cast<unsigned>(s.sequences()), columns), dim3(block_threads), shared_bytes(scan)}, scan);
+         Grid{dim3(static_cast<unsigned>(s.sequences() * segments), static_cast<unsigned>(columns + of_p)),
+              dim3(block_threads), shared_bytes(scan)},
+         scan);
 }
 
-// w of the delta rule.
-void find_missing(const char* name, float* w, const GatedInputs& in) {
-  const Inputs left{in, From::left};
+// Finds X before each segment, for all scans of this side. In the scan, decays belong to rows.
+template <bool solves = false>
+void find_starts(const char* name, GatedScan scan, const AttentionSizes& s) {
+  if (scan.segments == 1) return;
+  const int count = scan.segments - 1;
+  const Temporary<float> transitions(s.sequences() * count * s.e * s.e);
+  scan.transitions = transitions.data();
+  launch_scan<solves>(name, scan, s);
+  const unsigned columns = static_cast<unsigned>((s.m + 31) / 32);
+  launch(name, gated_linear_attention_join_kernel,
+         Grid{dim3(static_cast<unsigned>(s.sequences()), columns), dim3(32 * join_warps)}, scan.starts,
+         scan.transitions, static_cast<int>(s.e), static_cast<int>(s.m), count);
+}
+
+// w of the delta rule, and the starts from the left.
+void find_missing(const char* name, float* w, const Inputs& left) {
   GatedScan scan = left.scan(Decaying::rows, w, left.k(), {}, {left.k(), left.v(), true});
-  scan.before = in.s0;
-  launch_scan<true>(name, scan, in.sizes);
+  scan.before = left.in.s0;
+  find_starts<true>(name, scan, left.in.sizes);
+  launch_scan<true>(name, scan, left.in.sizes);
 }
 
 }  // namespace
@@ -438,10 +541,11 @@ void gated_linear_attention_forward(float* y, float* s1, const GatedInputs& in) 
   const AttentionSizes& s = in.sizes;
   const bool delta = in.rule == UpdateRule::delta;
   const Temporary<float> w(delta ? s.batch * s.length * s.heads * s.m : 0);
-  if (delta) find_missing(name, w.data(), in);
   const Inputs left{in, From::left};
+  if (delta) find_missing(name, w.data(), left);
   GatedScan scan = left.scan(Decaying::rows, y, left.q(), {left.k(), left.u(w.data()), true}, {});
   scan.before = in.s0;
+  if (!delta) find_starts(name, scan, s);
   scan.after = s1;
   launch_scan(name, scan, s);
 }
@@ -456,11 +560,16 @@ void gated_linear_attention_backward(const GatedGradients& to, const float* dy, 
   const Temporary<float> s1(to.dg && ds1 ? s.sequences() * s.e * s.m : 0);
   const Inputs left{in, From::left}, right{in, From::right};
   float* const du = to.dv;
-  if (delta) find_missing(name, w.data(), in);
+  GatedScan scan = left.scan(Decaying::rows, nullptr, left.k(), {left.k(), left.u(nullptr), true}, {});
+  scan.before = in.s0;
+  if (delta)
+    find_missing(name, w.data(), left);
+  else
+    find_starts(name, scan, s);
 
-  GatedScan scan =
-      right.scan(Decaying::rows, du, right.k(), {right.q(), right.of_m(dy), true}, {right.k(), Rows{}, delta});
+  scan = right.scan(Decaying::rows, du, right.k(), {right.q(), right.of_m(dy), true}, {right.k(), Rows{}, delta});
   scan.before = ds1;
+  delta ? find_starts<true>(name, scan, s) : find_starts(name, scan, s);
   scan.after = to.ds0;
   delta ? launch_scan<true>(name, scan, s) : launch_scan(name, scan, s);
 

@@ -54,7 +54,7 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
   float* const c = shared.take<float>(tile * right_row);       // [32,32]: positions, columns of the result
   float* const s = shared.take<float>(static_cast<unsigned>(slices * tile * right_row));  // [32 slices,32]: S
   float* const z = shared.take<float>(static_cast<unsigned>(slices * tile));              // [32 slices]: Z
-  float* const ds = shared.take<float>(tile);                                             // [32]: d of the positions
+  float* const ds = shared.take<float>(tile);                                             // [32]: d_i, or n_i d_i
   float* const running_z = shared.take<float>(with_normaliser ? tile * left_row : 0);     // [32,32]: Z_i
 
   const int64_t head = blockIdx.x / scan.cut.segments, segment = blockIdx.x % scan.cut.segments;
@@ -89,12 +89,14 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
   }
 
   TileFragment next_a, next_b, next_c;
+  [[maybe_unused]] TileFragment next_y;
   float next_inverse = 0, next_d = 0;  // of the row that this thread fetches
   const auto fetch = [&](int first, int slice) {
     next_a.fetch(scan.a, first, end, slice * tile);
     next_b.fetch(scan.b, first, key_end, slice * tile);
     if (slice > 0) return;
     if constexpr (has_columns) next_c.fetch(scan.c, first, key_end, first_column);
+    if constexpr (with_normaliser) next_y.fetch(scan.y, first, end, 0);
     if constexpr (!normalised && !with_normaliser) {
       const int position = first + TileFragment::row();
       next_inverse = position < end ? scan.normaliser.at(position)[0] : 0;
@@ -121,7 +123,8 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
         if constexpr (has_columns)
           next_c.store<right_row>(
               c, Stored<Tile, role.c>{next_inverse, scan.phi, is_key ? scan.c.width - first_column : 0});
-        if (biased && thread % 4 == 0) ds[TileFragment::row()] = next_d;
+        if constexpr (with_normaliser) next_d = -row_sum(next_a.dot(next_y), 4);  // a is dy
+        if ((biased || with_normaliser) && thread % 4 == 0) ds[TileFragment::row()] = next_d;
       }
       __syncthreads();
 
@@ -183,34 +186,32 @@ __device__ void scan_segment(Scan scan, int tile_of_result) {
           const int position = first + row0 + 4 * i;
           return position < end ? scan.x.load(position, first_column + column) : Vec<4>{};
         };
-        [[maybe_unused]] float n_d[4] = {};  // -dy_i . y_i
-        if constexpr (!has_columns || with_normaliser)
-          for (int i = 0; i < 4; ++i) {
-            const int position = first + row0 + 4 * i;
-            if (position < end)
-              for (int m = column; narrow ? m == column : m < scan.y.width; m += tile)
-                n_d[i] -= dot(scan.dy.load(position, m), scan.y.load(position, m));
-            n_d[i] = row_sum(n_d[i]);
-          }
-        if constexpr (normalised || with_normaliser)
-          for (int i = 0; i < 4; ++i) {
-            const int at = (row0 + 4 * i) * left_row + column;
-            if constexpr (normalised) {
-              n[i] += sum_of(load<4>(weights + at));
-            } else {
-              const Vec<4> x = x_of(i), z_i = load<4>(running_z + at);
-              for (int j = 0; j < 4; ++j) n[i] += scan.phi(x.at[j]) * z_i.at[j];  // 0 past the width
-            }
-            n[i] = __fdividef(1, row_sum(n[i]) + normaliser_eps);  // 1 / x would branch for subnormal numbers
-          }
         [[maybe_unused]] Vec<4> x[4];  // loaded before they are needed
+        if constexpr (has_columns && has_slope)
+          for (int i = 0; i < 4; ++i) x[i] = x_of(i);
+        if constexpr (normalised)
+          for (int i = 0; i < 4; ++i) n[i] += sum_of(load<4>(weights + (row0 + 4 * i) * left_row + column));
         if constexpr (has_columns) {
-          if constexpr (has_slope)
-            for (int i = 0; i < 4; ++i) x[i] = x_of(i);
           sum.template add<Operand::rows, Operand::rows>(weights, c);
           __syncwarp();
           sum.template store<left_row>(weights);  // this warp alone has read these rows
           __syncwarp();
+        }
+        [[maybe_unused]] float n_d[4];  // -dy_i . y_i
+        for (int i = 0; i < 4; ++i) {
+          if constexpr (with_normaliser) {
+            const Vec<4> z_i = load<4>(running_z + (row0 + 4 * i) * left_row + column);
+            for (int j = 0; j < 4; ++j) n[i] += scan.phi(x[i].at[j]) * z_i.at[j];  // 0 past the width
+            n_d[i] = ds[row0 + 4 * i];
+          } else if constexpr (!has_columns) {
+            const int position = first + row0 + 4 * i;
+            n_d[i] = 0;
+            for (int m = column; position < end && m < scan.y.width; m += tile)
+              n_d[i] -= dot(scan.dy.load(position, m), scan.y.load(position, m));
+            n_d[i] = row_sum(n_d[i]);
+          }
+          // 1 / x would branch for subnormal numbers
+          if constexpr (normalised || with_normaliser) n[i] = __fdividef(1, row_sum(n[i]) + normaliser_eps);
         }
         for (int i = 0; i < 4; ++i) {
           const int row = row0 + 4 * i;

@@ -130,6 +130,15 @@ class TileFragment {
   __device__ void store(float* to, Map map) const {
     store<stride>(to, map, [](int, const Vec<4>&) {});
   }
+  // The sum over this thread's numbers of their products with those of another fragment.
+  __device__ float dot(const TileFragment& other) const {
+    float sum = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum += x_[half].at[i] * other.x_[half].at[i];
+    return sum;
+  }
   __device__ static int row() {
     const int thread = static_cast<int>(threadIdx.x);
     return thread / 32 * 8 + thread / 4 % 2 * 4 + thread / 8 % 4;

@@ -252,6 +252,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
   if (m <= 0 || n <= 0 || k <= 0 || k_of_b != k || sizes(p.d, CUBLAS_OP_N) != std::pair(m, n) ||
       sizes(c_shape, CUBLAS_OP_N) != std::pair(m, n) || p.a.batch != p.d.batch || p.b.batch != p.d.batch)
     return CUBLAS_STATUS_INVALID_VALUE;
+  if (p.d.batch < 1) return CUBLAS_STATUS_EXECUTION_FAILED;
   switch (p.how.compute) {
     case CUBLAS_COMPUTE_32F:
       break;
