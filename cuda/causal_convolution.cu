@@ -4,6 +4,7 @@
 #include "cuda/launch.h"
 #include "cuda/temporary.h"
 #include "ops/kernels/causal_convolution.h"
+#include "ops/kernels/reductions.h"
 
 namespace runnel::cuda {
 namespace {
@@ -25,54 +26,76 @@ struct Rows {
 
 __device__ float logistic(float z) { return 1 / (1 + expf(-z)); }
 
-// Launch: a thread per element. Owns: y[i]. Shared: none.
-__global__ void causal_convolution_forward_kernel(float* y, Rows rows, const float* weight, int64_t n) {
-  const ConvolutionSizes& s = rows.s;
-  for (int64_t i = first_element(); i < n; i += element_step()) {
-    const float z = rows.z(weight, i / s.width / s.length, i / s.width % s.length, i % s.width);
-    y[i] = s.silu ? z * logistic(z) : z;
+// Blocks take rows in turn, threads the channels of a row: so that b and t are divided out once for a row.
+Grid over_rows(int64_t rows, int64_t width) {
+  const int64_t threads = std::clamp<int64_t>((width + 31) / 32 * 32, 32, 256);
+  return {dim3(static_cast<unsigned>(std::min<int64_t>(rows, 32 * multiprocessors()))),
+          dim3(static_cast<unsigned>(threads))};
+}
+// f(b, t, c)
+template <class F>
+__device__ void each_number(int64_t batch, int64_t positions, int64_t width, F f) {
+  for (int64_t row = blockIdx.x; row < batch * positions; row += gridDim.x) {
+    const int64_t b = row / positions, t = row % positions;
+    for (int64_t c = threadIdx.x; c < width; c += blockDim.x) f(b, t, c);
   }
 }
 
-// Launch: a thread per element. Owns: dz[i]. Shared: none.
-__global__ void causal_convolution_dz_kernel(float* dz, const float* dy, Rows rows, const float* weight, int64_t n) {
+// Launch: over_rows. Owns: y[b,t,c]. Shared: none.
+__global__ void causal_convolution_forward_kernel(float* y, Rows rows, const float* weight) {
   const ConvolutionSizes& s = rows.s;
-  for (int64_t i = first_element(); i < n; i += element_step()) {
-    const float z = rows.z(weight, i / s.width / s.length, i / s.width % s.length, i % s.width), part = logistic(z);
+  each_number(s.batch, s.length, s.width, [&](int64_t b, int64_t t, int64_t c) {
+    const float z = rows.z(weight, b, t, c);
+    y[(b * s.length + t) * s.width + c] = s.silu ? z * logistic(z) : z;
+  });
+}
+
+// Launch: over_rows. Owns: dz[b,t,c]. Shared: none.
+__global__ void causal_convolution_dz_kernel(float* dz, const float* dy, Rows rows, const float* weight) {
+  const ConvolutionSizes& s = rows.s;
+  each_number(s.batch, s.length, s.width, [&](int64_t b, int64_t t, int64_t c) {
+    const float z = rows.z(weight, b, t, c), part = logistic(z);
+    const int64_t i = (b * s.length + t) * s.width + c;
     dz[i] = dy[i] * part * (1 + z * (1 - part));
-  }
+  });
 }
 
-// Launch: a thread per element of dx, with those of dbefore in front if it is wanted. Owns: that element. Shared: none.
+// Launch: over_rows of dx, with those of dbefore in front if it is wanted. Owns: an element of them. Shared: none.
 __global__ void causal_convolution_dx_kernel(float* dx, float* dbefore, const float* dz, const float* weight,
-                                             ConvolutionSizes s, int64_t n) {
-  const int64_t ahead = dbefore ? s.taps - 1 : 0, positions = s.length + ahead;
-  for (int64_t i = first_element(); i < n; i += element_step()) {
-    const int64_t c = i % s.width, t = i / s.width % positions - ahead, b = i / s.width / positions;
+                                             ConvolutionSizes s) {
+  const int64_t ahead = dbefore ? s.taps - 1 : 0;
+  each_number(s.batch, s.length + ahead, s.width, [&](int64_t b, int64_t row, int64_t c) {
+    const int64_t t = row - ahead;
     float sum = 0;
     for (int64_t j = t < 0 ? -t : 0; j < s.taps && t + j < s.length; ++j)
       sum += weight[c * s.taps + j] * dz[(b * s.length + t + j) * s.width + c];
-    float* const to = t >= 0 ? dx + b * s.length * s.width : dbefore + b * ahead * s.width;
-    to[(t >= 0 ? t : ahead + t) * s.width + c] = sum;
-  }
+    float* const to = t >= 0 ? dx + (b * s.length + t) * s.width : dbefore + (b * ahead + row) * s.width;
+    to[c] = sum;
+  });
 }
 
-// Launch: 32 warps per 32 channels and tap (blockIdx.y).
-// Owns:   a lane one channel; a warp every 32nd row of the batch, the first warp their sum.
+// Launch: eight warps per 32 channels (x), tap (y) and part of the batch's rows (z).
+// Owns:   a lane one channel; a warp every eighth row of the part, the first warp their sum in sums [parts,C,K].
 // Shared: the sum of each warp.
-__global__ void __launch_bounds__(1024) causal_convolution_dweight_kernel(float* dweight, const float* dz, Rows rows) {
+constexpr int warps = 8;
+__global__ void __launch_bounds__(32 * warps)
+    causal_convolution_dweight_kernel(float* sums, const float* dz, Rows rows, int64_t rows_per_part) {
   Shared shared;
-  float* const sums = shared.take<float>(1024);
+  float* const warp_sums = shared.take<float>(32 * warps);
   const ConvolutionSizes& s = rows.s;
   const int64_t j = blockIdx.y, c = static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.x % 32;
+  const int64_t begin = blockIdx.z * rows_per_part, end = min(s.batch * s.length, begin + rows_per_part);
   float sum = 0;
-  for (int64_t i = threadIdx.x / 32; c < s.width && i < s.batch * s.length; i += 32)
-    sum += dz[i * s.width + c] * rows(i / s.length, i % s.length - j, c);
-  sums[threadIdx.x] = sum;
+  for (int64_t i = begin + threadIdx.x / 32, t = i < end ? i % s.length : 0; c < s.width && i < end;
+       i += warps, t += warps) {
+    while (t >= s.length) t -= s.length;
+    sum += dz[i * s.width + c] * (t >= j ? rows.x[(i - j) * s.width + c] : rows(i / s.length, t - j, c));
+  }
+  warp_sums[threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.x >= 32 || c >= s.width) return;
-  for (int64_t w = 1; w < 32; ++w) sum += sums[w * 32 + threadIdx.x];
-  dweight[c * s.taps + j] = sum;
+  for (int64_t w = 1; w < warps; ++w) sum += warp_sums[w * 32 + threadIdx.x];
+  sums[(blockIdx.z * s.width + c) * s.taps + j] = sum;
 }
 
 // Launch: a thread per channel of a sequence. Owns: its column of `before`, and y[i]. Shared: none.
@@ -95,22 +118,29 @@ __global__ void causal_convolution_step_kernel(float* y, float* before, const fl
 
 void causal_convolution_forward(float* y, const float* x, const float* weight, const float* before,
                                 ConvolutionSizes s) {
-  const int64_t n = s.batch * s.length * s.width;
-  launch("causal_convolution_forward", causal_convolution_forward_kernel, over(n), y, Rows{x, before, s}, weight, n);
+  launch("causal_convolution_forward", causal_convolution_forward_kernel, over_rows(s.batch * s.length, s.width), y,
+         Rows{x, before, s}, weight);
 }
 
 void causal_convolution_backward(float* dx, float* dweight, float* dbefore, const float* dy, const float* x,
                                  const float* weight, const float* before, ConvolutionSizes s) {
   constexpr const char* name = "causal_convolution_backward";
-  const int64_t n = s.batch * s.length * s.width, with_before = n + (dbefore ? s.batch * (s.taps - 1) * s.width : 0);
+  const int64_t positions = s.batch * s.length, ahead = dbefore ? s.batch * (s.taps - 1) : 0;
   const Rows rows{x, before, s};
-  const Temporary<float> memory(s.silu ? n : 0);
+  const Temporary<float> memory(s.silu ? positions * s.width : 0);
   const float* const dz = s.silu ? memory.data() : dy;
-  if (s.silu) launch(name, causal_convolution_dz_kernel, over(n), memory.data(), dy, rows, weight, n);
-  launch(name, causal_convolution_dx_kernel, over(with_before), dx, dbefore, dz, weight, s, with_before);
-  const Grid channels{dim3(static_cast<unsigned>((s.width + 31) / 32), static_cast<unsigned>(s.taps)), dim3(1024),
-                      SharedBytes().add<float>(1024).bytes()};
-  launch(name, causal_convolution_dweight_kernel, channels, dweight, dz, rows);
+  if (s.silu)
+    launch(name, causal_convolution_dz_kernel, over_rows(positions, s.width), memory.data(), dy, rows, weight);
+  launch(name, causal_convolution_dx_kernel, over_rows(positions + ahead, s.width), dx, dbefore, dz, weight, s);
+
+  const int64_t tiles = (s.width + 31) / 32, wanted = (8 * multiprocessors() + tiles * s.taps - 1) / (tiles * s.taps);
+  const int64_t parts = std::clamp<int64_t>(positions / (8 * warps), 1, wanted), weights = s.width * s.taps;
+  const Temporary<float> sums(parts > 1 ? parts * weights : 0);
+  const Grid grid{dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(s.taps), static_cast<unsigned>(parts)),
+                  dim3(32 * warps), SharedBytes().add<float>(32 * warps).bytes()};
+  launch(name, causal_convolution_dweight_kernel, grid, parts > 1 ? sums.data() : dweight, dz, rows,
+         (positions + parts - 1) / parts);
+  if (parts > 1) sum(dweight, sums.data(), 1, parts, weights);
 }
 
 void causal_convolution_step(float* y, float* before, const float* x, const float* weight, ConvolutionSizes s) {

@@ -32,7 +32,9 @@
 // each; then all segments are walked at once. The scans of one side have the same X, or its transpose.
 //
 // Where c' is to be found, (1 + beta strict mask(A B'^T)) c' = beta r, with r the rest of out, is solved by
-// substitution, by a thread for each of 32 columns.
+// substitution, in blocks of eight rows.
+#include <type_traits>
+
 #include "cuda/attention/tiles.h"
 #include "cuda/launch.h"
 #include "cuda/temporary.h"
@@ -43,6 +45,7 @@ namespace runnel::cuda {
 namespace {
 
 constexpr double largest_exponent = 60;
+constexpr int block_warps = block_threads / 32;
 
 struct GatedScan {
   struct Rows {
@@ -116,47 +119,55 @@ size_t shared_bytes(const GatedScan& scan) {
       .add<float>(tile * right_row)
       .add<float>((tile + 1) * left_row)
       .add<float>(tile)
-      .add<int>(1)
+      .add<int>(block_warps)
       .bytes();
 }
 
-// ln kept of a channel at [i * left_row], i from 1 to 32, becomes e^C_i. Returns how many positions of a chunk, from 0
-// on, have no |C| that is too large.
-__device__ int sum_decays(float* decays) {
-  double sum = 0;
-  int fitting = 1;
-#pragma unroll 8
-  for (int i = 1; i <= tile; ++i) {
-    float& x = decays[i * left_row];
-    sum += x;
-    const float rounded = static_cast<float>(sum);
-    x = expf(rounded) * (fabs(sum) < 1000 ? 1 + static_cast<float>(sum - rounded) : 1);
-    fitting += fabs(sum) <= largest_exponent && fitting == i;
-  }
-  return fitting;
-}
-
-// A column of (1 + beta weights) c' = beta r, with r_i at c[i * right_row], where -c'_i is left. Calls out(i, r_i less
+// Solves (1 + beta weights) c' = beta r for 32 columns, a lane each, with r at c, where -c' is left. Of each eight
+// rows, one warp finds c'; then all warps take what these rows have written out of those below. Calls out(i, r_i less
 // what earlier positions have written).
 template <class Tile, class Out>
 __device__ void substitute(float* c, const float* weights, const float* betas, Out out) {
-  float found[tile];
+  constexpr int rows = 8;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  c += lane;
+  float written[rows];  // -c'
+  for (int first = 0; first < tile; first += rows) {
+    if (warp == 0) {
 #pragma unroll
-  for (int i = 0; i < tile; ++i) {
-    float sum[4] = {};
+      for (int i = 0; i < rows; ++i) {
+        const float* const row = weights + (first + i) * left_row + first;
+        float rest = c[(first + i) * right_row];
 #pragma unroll
-    for (int j = 0; j < i; j += 4) {
-      const Vec<4> x = load<4>(weights + i * left_row + j);
-#pragma unroll
-      for (int part = 0; part < 4; ++part)
-        if (j + part < i) sum[part] += x.at[part] * found[j + part];
+        for (int j = 0; j < i; ++j) rest += row[j] * written[j];
+        written[i] = -betas[first + i] * rest;
+        c[(first + i) * right_row] = written[i];
+        out(first + i, rest);
+      }
     }
-    const float rest = c[i * right_row] - ((sum[0] + sum[1]) + (sum[2] + sum[3]));
-    found[i] = betas[i] * rest;
-    c[i * right_row] = Tile::rounded(-found[i]);
-    out(i, rest);
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < rows; ++j) written[j] = c[(first + j) * right_row];
+    for (int i = first + rows + warp; i < tile; i += block_warps) {
+      float sum = 0;
+#pragma unroll
+      for (int j = 0; j < rows; j += 4) {
+        const Vec<4> x = load<4>(weights + i * left_row + first + j);
+#pragma unroll
+        for (int part = 0; part < 4; ++part) sum += x.at[part] * written[j + part];
+      }
+      c[i * right_row] += sum;
+    }
+    __syncthreads();
+    if (warp == 0)
+#pragma unroll
+      for (int j = 0; j < rows; ++j) c[(first + j) * right_row] = Tile::rounded(written[j]);
   }
 }
+
+// Of the kernel below on a multiprocessor: with one more, registers would be spilled.
+template <class Tile, bool solves>
+constexpr int max_blocks = solves || std::is_same<Tile, Tf32>::value ? 4 : 3;
 
 // Launch: x: sequences times segments, y: 32 columns of out each, then of P; `block_threads` threads.
 // Owns:   the block its columns of out and of X, or of P. Of a chunk, the second half of the block computes out, of
@@ -166,7 +177,8 @@ __device__ void substitute(float* c, const float* weights, const float* betas, O
 // Shared: X [E or M,32]; A, B and c of a chunk; e^C of 32 channels; beta; the size of the chunk. The weights
 //         mask(A B^T) take the place of A, or on sm_120 heads of 512 would not fit.
 template <class Tile, bool solves>
-__global__ void __launch_bounds__(block_threads, solves ? 2 : 3) gated_linear_attention_kernel(GatedScan scan) {
+__global__ void __launch_bounds__(block_threads, max_blocks<Tile, solves>)
+    gated_linear_attention_kernel(GatedScan scan) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const bool in_first_half = thread < half_block;
   const bool finds_starts = scan.transitions != nullptr;
@@ -189,7 +201,7 @@ __global__ void __launch_bounds__(block_threads, solves ? 2 : 3) gated_linear_at
   float* const c = shared.take<float>(tile * right_row);
   float* const decays = shared.take<float>((tile + 1) * left_row);  // e^C_i of channel e at [i * left_row + e]
   float* const betas = shared.take<float>(tile);
-  int* const size = shared.take<int>(1);
+  int* const sizes = shared.take<int>(block_warps);  // of the chunk, as far as the channels of each warp are concerned
   float* const weights = a;
 
   // f(number of X, whether it exists, its row and column)
@@ -221,25 +233,34 @@ __global__ void __launch_bounds__(block_threads, solves ? 2 : 3) gated_linear_at
   // Blocks of 32 channels whose C differ, of those that the block uses.
   const int blocks_of_channels = !scan.g.data ? 0 : scan.decays_columns || scan.g.width == 1 ? 1 : slices;
   const auto channels_of = [&](int slice) { return scan.decays_columns ? first_column : slice * tile; };
+  const bool per_channel = scan.g.width > 1;
+  const auto decay = [&](int i, int channel) { return decays[i * left_row + (per_channel ? channel : 0)]; };
 
   for (int first = begin, end; first < stop; first = end) {
-    // decays := e^C; reduces `size` to the positions with which no |C| is too large.
+    // decays := e^C, eight channels to a warp, a position to a lane; reduces `sizes` to the positions with which no |C|
+    // is too large.
     const auto find_decays = [&](int first_channel) {
-      for (int i = thread; i < tile * tile; i += block_threads)
-        decays[(i / tile + 1) * left_row + i % tile] =
-            sequence.log_kept(first + i / tile + 1, first_channel + i % tile);
-      __syncthreads();
-      if (thread < tile) {
-        const int most = static_cast<int>(-warp_max(static_cast<float>(-sum_decays(decays + lane))));
-        if (lane == 0) *size = min(*size, most);
+      const int warp = thread / 32, own = per_channel ? tile / block_warps : warp == 0;
+#pragma unroll 4
+      for (int channel = warp * own; channel < (warp + 1) * own; ++channel) {
+        double sum = sequence.log_kept(first + lane + 1, first_channel + channel);
+        for (int distance = 1; distance < 32; distance *= 2) {
+          const double earlier = __shfl_up_sync(all_lanes, sum, static_cast<unsigned>(distance));
+          if (lane >= distance) sum += earlier;
+        }
+        const float rounded = static_cast<float>(sum);
+        decays[(lane + 1) * left_row + channel] =
+            expf(rounded) * (fabs(sum) < 1000 ? 1 + static_cast<float>(sum - rounded) : 1);
+        const int fitting = __ffs(static_cast<int>(__ballot_sync(all_lanes, !(fabs(sum) <= largest_exponent))));
+        if (lane == 0 && fitting > 0 && fitting < sizes[warp]) sizes[warp] = fitting;
       }
       __syncthreads();
     };
     __syncthreads();  // all of the chunk before has been read
-    if (thread == 0) *size = min(tile, stop - first);
+    if (lane == 0) sizes[thread / 32] = min(tile, stop - first);
     for (int slice = 0; slice < blocks_of_channels; ++slice) find_decays(channels_of(slice));
     if (blocks_of_channels == 0) __syncthreads();
-    end = first + *size;
+    end = first + min(min(sizes[0], sizes[1]), min(sizes[2], sizes[3]));
 
     // 32 columns of the chunk's rows, times `factor`, beta and e^(power C); zero behind the chunk.
     const auto fetched = [&](const GatedScan::Rows& x, int column, int power, float factor = 1, bool exists = true) {
@@ -249,10 +270,11 @@ __global__ void __launch_bounds__(block_threads, solves ? 2 : 3) gated_linear_at
       TileFragment part;
       part.fetch_row(sequence.own(x.of), is_there ? position : -1, column);
       if (x.times_beta && is_there) factor *= sequence.beta(position);
+      if (power != 0 && !per_channel) factor = power > 0 ? factor * decay(i, 0) : __fdividef(factor, decay(i, 0));
       part.change([&](int at, float number) {
         number *= factor;
-        if (power > 0) number *= decays[i * left_row + at];
-        if (power < 0) number = __fdividef(number, decays[i * left_row + at]);
+        if (power > 0 && per_channel) number *= decay(i, at);
+        if (power < 0 && per_channel) number = __fdividef(number, decay(i, at));
         return is_there ? number : 0;
       });
       return part;
@@ -297,16 +319,15 @@ __global__ void __launch_bounds__(block_threads, solves ? 2 : 3) gated_linear_at
       __syncthreads();
 
       if (is_found) {
-        if (thread < tile)
-          substitute<Tile>(c + thread, weights, betas, [&](int i, float x) {
-            if (!finds_starts && first + i < end && first_column + thread < columns)
-              out.at(first + i)[first_column + thread] = x;
-          });
+        substitute<Tile>(c, weights, betas, [&](int i, float x) {
+          if (!finds_starts && first + i < end && first_column + lane < columns)
+            out.at(first + i)[first_column + lane] = x;
+        });
         __syncthreads();
       } else if (!in_first_half) {
         sum.template add<Operand::rows, Operand::rows>(weights, c);
         if (is_last && !solves) {
-          if (power_of_c) sum.each([&](int i, int m, float& x) { x *= decays[i * left_row + m]; });
+          if (power_of_c) sum.each([&](int i, int m, float& x) { x *= decay(i, m); });
           __syncwarp();
           sum.template store<left_row>(weights);  // this warp alone has read these rows
           __syncwarp();
@@ -330,9 +351,7 @@ __global__ void __launch_bounds__(block_threads, solves ? 2 : 3) gated_linear_at
           next.template load<right_row>(own);
           next.template add<Operand::transposed, Operand::rows>(b, c);
           if (is_last && scan.g.data)
-            next.each([&](int row, int m, float& x) {
-              x *= decays[(end - first) * left_row + (scan.decays_columns ? m : row)];
-            });
+            next.each([&](int row, int m, float& x) { x *= decay(end - first, scan.decays_columns ? m : row); });
           next.template store<right_row>(own);
         }
       }
@@ -372,16 +391,17 @@ __global__ void __launch_bounds__(32 * join_warps)
   }
 }
 
-// Launch: a warp per position and head, B L H, in x.
+// Launch: a warp per position and head, B L H.
 // Owns:   the position's dbeta, its dv, which is du before, its dk, which is D u before, and its own term of dg.
 // Shared: none.
-__global__ void __launch_bounds__(32)
-    gated_linear_attention_finish_kernel(GatedGradients to, const float* w, const float* erase, GatedInputs in) {
+__global__ void gated_linear_attention_finish_kernel(GatedGradients to, const float* w, const float* erase,
+                                                     GatedInputs in) {
   const AttentionSizes& s = in.sizes;
-  const int64_t at = blockIdx.x, b = at / s.heads / s.length, t = at / s.heads % s.length;
+  const int64_t at = first_element() / 32, b = at / s.heads / s.length, t = at / s.heads % s.length;
+  if (b >= s.batch) return;
   const bool is_padding = in.lengths && t >= in.lengths[b];
   const float beta = is_padding ? 0 : in.beta ? in.beta[at] : 1;
-  const int lane = static_cast<int>(threadIdx.x);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   float dbeta = 0, term = 0;
   for (int64_t m = lane; m < s.m; m += 32) {
     float& dv = to.dv[at * s.m + m];
@@ -417,16 +437,21 @@ __global__ void __launch_bounds__(32)
   float carry = 0;
   for (int64_t i = lane; ds1 && i < numbers; i += 32) carry += ds1[first + i] * s1[first + i];
   carry = warp_sum(carry);
+  const auto place = [&](int64_t t) {
+    return dg + ((b * s.length + t) * s.heads + sequence % s.heads) * width + channel;
+  };
+  const auto term = [&](int64_t t) { return t >= 0 ? *place(t) : 0; };
+  float next = term(s.length - 1 - lane);
   for (int64_t last = s.length - 1; last >= 0; last -= 32) {
     const int64_t t = last - lane;
-    float* const x = dg + ((b * s.length + t) * s.heads + sequence % s.heads) * width + channel;
-    float sum = t >= 0 ? *x : 0;
+    float sum = next;
+    next = term(t - 32);  // while this one is summed up
     for (int distance = 1; distance < 32; distance *= 2) {
       const float later = __shfl_up_sync(all_lanes, sum, static_cast<unsigned>(distance));
       if (lane >= distance) sum += later;
     }
     sum += carry;
-    if (t >= 0) *x = t < length ? sum : 0;
+    if (t >= 0) *place(t) = t < length ? sum : 0;
     carry = __shfl_sync(all_lanes, sum, 31);
   }
 }
@@ -588,8 +613,8 @@ void gated_linear_attention_backward(const GatedGradients& to, const float* dy, 
     scan.before = in.s0;
     launch_scan(name, scan, s);
   }
-  launch(name, gated_linear_attention_finish_kernel, Grid{dim3(static_cast<unsigned>(positions)), dim3(32)}, to,
-         delta ? w.data() : in.v, erase.data(), in);
+  launch(name, gated_linear_attention_finish_kernel, Grid{dim3(static_cast<unsigned>((positions + 7) / 8)), dim3(256)},
+         to, delta ? w.data() : in.v, erase.data(), in);
   if (to.dg)
     launch(name, gated_linear_attention_decays_kernel,
            Grid{dim3(static_cast<unsigned>(s.sequences() * (in.per_channel ? s.e : 1))), dim3(32)}, to.dg, ds1,
