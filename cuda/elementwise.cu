@@ -64,24 +64,12 @@ __global__ void function_backward_kernel(float* dx, const float* dy, const float
 
 __device__ bool is_contiguous(const StridedLoop& s) { return s.rows == 1 && s.step_a == 1 && s.step_b == 1; }
 
-struct Places {  // of element i
-  int64_t a, b;
-  __device__ Places(const StridedLoop& s, int64_t i) {
-    const int64_t row = i / s.n, j = i % s.n;
-    a = s.offset_a(row) + j * s.step_a;
-    b = s.offset_b(row) + j * s.step_b;
-  }
-};
-
 // Launch: over_fours(n). Owns: y[i]. Shared: none.
 template <class Formula>
 __global__ void binary_forward_kernel(float* y, const float* a, const float* b, StridedLoop s) {
   const auto f = [](float ai, float bi) { return Formula::forward(ai, bi); };
   if (is_contiguous(s)) return map(y, s.n, f, Elements{a}, Elements{b});
-  for (int64_t i = first_element(); i < s.rows * s.n; i += element_step()) {
-    const Places at(s, i);
-    y[i] = f(a[at.a], b[at.b]);
-  }
+  each_place(s, [&](int64_t i, int64_t at_a, int64_t at_b) { y[i] = f(a[at_a], b[at_b]); });
 }
 
 // Launch: over_fours(n). Owns: d[i]. Shared: none.
@@ -90,10 +78,7 @@ __global__ void binary_backward_kernel(float* d, const float* dy, const float* a
                                        bool by_b) {
   const auto f = [by_b](float g, float ai, float bi) { return g * Formula::derivative(ai, bi, by_b); };
   if (is_contiguous(s)) return map(d, s.n, f, Elements{dy}, Elements{a}, Elements{b});
-  for (int64_t i = first_element(); i < s.rows * s.n; i += element_step()) {
-    const Places at(s, i);
-    d[i] = f(dy[i], a[at.a], b[at.b]);
-  }
+  each_place(s, [&](int64_t i, int64_t at_a, int64_t at_b) { d[i] = f(dy[i], a[at_a], b[at_b]); });
 }
 
 }  // namespace

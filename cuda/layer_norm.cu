@@ -195,7 +195,9 @@ __global__ void __launch_bounds__(1024)
   const int64_t j = static_cast<int64_t>(blockIdx.x) * 32 + lane;
   const int64_t each = (count + slices - 1) / slices;
   float sum = 0;
-  for (int64_t i = slice * each; j < 2 * d && i < min(count, (slice + 1) * each); ++i) sum += parts[i * 2 * d + j];
+  const int64_t end = j < 2 * d ? min(count, (slice + 1) * each) : 0;
+#pragma unroll 8
+  for (int64_t i = slice * each; i < end; ++i) sum += parts[i * 2 * d + j];
   sums[threadIdx.x] = sum;
   __syncthreads();
   if (slice > 0 || j >= 2 * d) return;

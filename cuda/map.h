@@ -10,6 +10,7 @@
 //   bool has_fours()               whether four may be called: the same answer in all threads
 #pragma once
 #include "cuda/launch.h"
+#include "ops/kernels/strided_loop.h"
 
 namespace runnel::cuda {
 
@@ -66,6 +67,24 @@ __device__ void map(float* y, int64_t n, F f, Operands... x) {
   for (int64_t i = first_element(); i < fours; i += element_step())
     reinterpret_cast<float4*>(y)[i] = map_four(f, x.four(4 * i)...);
   for (int64_t i = 4 * fours + first_element(); i < n; i += element_step()) y[i] = f(x[i]...);
+}
+
+// f(i, place in a, place in b) of all elements; launch: over_fours. A thread takes four neighbours of a row, so that
+// the row's places are divided out once.
+template <class F>
+__device__ void each_place(const StridedLoop& s, F f) {
+  const int together = s.n % 4 == 0 ? 4 : 1;
+  for (int64_t i = first_element() * together; i < s.rows * s.n; i += element_step() * together) {
+    const int64_t j = i % s.n;
+    int64_t row = i / s.n, a = j * s.step_a, b = j * s.step_b;
+    for (int axis = s.rank - 1; axis >= 0; --axis) {
+      const int64_t next = row / s.sizes[axis], at = row - next * s.sizes[axis];
+      a += at * s.a[axis];
+      b += at * s.b[axis];
+      row = next;
+    }
+    for (int k = 0; k < together; ++k) f(i + k, a + k * s.step_a, b + k * s.step_b);
+  }
 }
 
 }  // namespace runnel::cuda
