@@ -3,6 +3,7 @@
 // neighbours in time read them, too.
 #include "cuda/launch.h"
 #include "cuda/temporary.h"
+#include "cuda/vec.h"
 #include "ops/kernels/causal_convolution.h"
 #include "ops/kernels/reductions.h"
 
@@ -17,12 +18,35 @@ struct Rows {
     if (t >= 0) return x[(b * s.length + t) * s.width + c];
     return before ? before[(b * (s.taps - 1) + s.taps - 1 + t) * s.width + c] : 0;
   }
-  __device__ float z(const float* weight, int64_t b, int64_t t, int64_t c) const {
-    float sum = 0;
-    for (int64_t j = 0; j < s.taps; ++j) sum += weight[c * s.taps + j] * (*this)(b, t - j, c);
-    return sum;
-  }
 };
+
+// The K weights of a channel. K is 4 in all models, which the compiler may know; 0: as many as the sizes say.
+template <int K>
+struct Taps {
+  const float* weight;
+  int count;
+  __device__ Taps(const float* weights, const ConvolutionSizes& s, int64_t c)
+      : weight(weights + c * s.taps), count(static_cast<int>(s.taps)) {}
+  __device__ float operator[](int j) const { return weight[j]; }
+};
+template <>
+struct Taps<4> {
+  Vec<4> weight;
+  static constexpr int count = 4;
+  __device__ Taps(const float* weights, const ConvolutionSizes&, int64_t c) : weight(load<4>(weights + 4 * c)) {}
+  __device__ float operator[](int j) const { return weight.at[j]; }
+};
+bool are_four(const float* weights, const ConvolutionSizes& s) { return s.taps == 4 && in_fours(4, weights); }
+
+template <int K>
+__device__ float z_of(const Rows& rows, const float* weights, int64_t b, int64_t t, int64_t c) {
+  const Taps<K> taps(weights, rows.s, c);
+  const float* const own = rows.x + (b * rows.s.length + t) * rows.s.width + c;
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < taps.count; ++j) sum += taps[j] * (t >= j ? own[-j * rows.s.width] : rows(b, t - j, c));
+  return sum;
+}
 
 __device__ float logistic(float z) { return 1 / (1 + expf(-z)); }
 
@@ -42,33 +66,39 @@ __device__ void each_number(int64_t batch, int64_t positions, int64_t width, F f
 }
 
 // Launch: over_rows. Owns: y[b,t,c]. Shared: none.
+template <int K>
 __global__ void causal_convolution_forward_kernel(float* y, Rows rows, const float* weight) {
   const ConvolutionSizes& s = rows.s;
   each_number(s.batch, s.length, s.width, [&](int64_t b, int64_t t, int64_t c) {
-    const float z = rows.z(weight, b, t, c);
+    const float z = z_of<K>(rows, weight, b, t, c);
     y[(b * s.length + t) * s.width + c] = s.silu ? z * logistic(z) : z;
   });
 }
 
 // Launch: over_rows. Owns: dz[b,t,c]. Shared: none.
+template <int K>
 __global__ void causal_convolution_dz_kernel(float* dz, const float* dy, Rows rows, const float* weight) {
   const ConvolutionSizes& s = rows.s;
   each_number(s.batch, s.length, s.width, [&](int64_t b, int64_t t, int64_t c) {
-    const float z = rows.z(weight, b, t, c), part = logistic(z);
+    const float z = z_of<K>(rows, weight, b, t, c), part = logistic(z);
     const int64_t i = (b * s.length + t) * s.width + c;
     dz[i] = dy[i] * part * (1 + z * (1 - part));
   });
 }
 
 // Launch: over_rows of dx, with those of dbefore in front if it is wanted. Owns: an element of them. Shared: none.
+template <int K>
 __global__ void causal_convolution_dx_kernel(float* dx, float* dbefore, const float* dz, const float* weight,
                                              ConvolutionSizes s) {
   const int64_t ahead = dbefore ? s.taps - 1 : 0;
   each_number(s.batch, s.length + ahead, s.width, [&](int64_t b, int64_t row, int64_t c) {
     const int64_t t = row - ahead;
+    const Taps<K> taps(weight, s, c);
+    const float* const own = dz + (b * s.length + t) * s.width + c;
     float sum = 0;
-    for (int64_t j = t < 0 ? -t : 0; j < s.taps && t + j < s.length; ++j)
-      sum += weight[c * s.taps + j] * dz[(b * s.length + t + j) * s.width + c];
+#pragma unroll
+    for (int j = 0; j < taps.count; ++j)
+      if (t + j >= 0 && t + j < s.length) sum += taps[j] * own[j * s.width];
     float* const to = t >= 0 ? dx + (b * s.length + t) * s.width : dbefore + (b * ahead + row) * s.width;
     to[c] = sum;
   });
@@ -118,8 +148,9 @@ __global__ void causal_convolution_step_kernel(float* y, float* before, const fl
 
 void causal_convolution_forward(float* y, const float* x, const float* weight, const float* before,
                                 ConvolutionSizes s) {
-  launch("causal_convolution_forward", causal_convolution_forward_kernel, over_rows(s.batch * s.length, s.width), y,
-         Rows{x, before, s}, weight);
+  launch("causal_convolution_forward",
+         are_four(weight, s) ? causal_convolution_forward_kernel<4> : causal_convolution_forward_kernel<0>,
+         over_rows(s.batch * s.length, s.width), y, Rows{x, before, s}, weight);
 }
 
 void causal_convolution_backward(float* dx, float* dweight, float* dbefore, const float* dy, const float* x,
@@ -130,8 +161,10 @@ void causal_convolution_backward(float* dx, float* dweight, float* dbefore, cons
   const Temporary<float> memory(s.silu ? positions * s.width : 0);
   const float* const dz = s.silu ? memory.data() : dy;
   if (s.silu)
-    launch(name, causal_convolution_dz_kernel, over_rows(positions, s.width), memory.data(), dy, rows, weight);
-  launch(name, causal_convolution_dx_kernel, over_rows(positions + ahead, s.width), dx, dbefore, dz, weight, s);
+    launch(name, are_four(weight, s) ? causal_convolution_dz_kernel<4> : causal_convolution_dz_kernel<0>,
+           over_rows(positions, s.width), memory.data(), dy, rows, weight);
+  launch(name, are_four(weight, s) ? causal_convolution_dx_kernel<4> : causal_convolution_dx_kernel<0>,
+         over_rows(positions + ahead, s.width), dx, dbefore, dz, weight, s);
 
   const int64_t tiles = (s.width + 31) / 32, wanted = (8 * multiprocessors() + tiles * s.taps - 1) / (tiles * s.taps);
   const int64_t parts = std::clamp<int64_t>(positions / (8 * warps), 1, wanted), weights = s.width * s.taps;
