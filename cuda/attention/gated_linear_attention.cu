@@ -100,8 +100,9 @@ struct Sequence {
   // ln kept of a channel at position i <= length, where `length` is the step that follows the last position.
   __device__ float log_kept(int i, int channel) const {
     i -= scan.from_the_right;
-    if (!g.data || i < 0 || i >= scan.length || is_padding(i)) return 0;
-    return g.width == 1 ? *g.at(i) : channel < g.width ? g.at(i)[channel] : 0;
+    if (g.width == 1) channel = 0;
+    const bool exists = (g.data != nullptr) & (i >= 0) & (i < scan.length) & (channel < g.width) & !is_padding(i);
+    return exists ? g.at(i)[channel] : 0;
   }
 };
 
@@ -166,8 +167,8 @@ __device__ void substitute(float* c, const float* weights, const float* betas, O
 }
 
 // Of the kernel below on a multiprocessor: with one more, registers would be spilled.
-template <class Tile, bool solves>
-constexpr int max_blocks = solves || std::is_same<Tile, Tf32>::value ? 4 : 3;
+template <class Tile>
+constexpr int max_blocks = std::is_same<Tile, Tf32>::value ? 4 : 3;
 
 // Launch: x: sequences times segments, y: 32 columns of out each, then of P; `block_threads` threads.
 // Owns:   the block its columns of out and of X, or of P. Of a chunk, the second half of the block computes out, of
@@ -177,8 +178,7 @@ constexpr int max_blocks = solves || std::is_same<Tile, Tf32>::value ? 4 : 3;
 // Shared: X [E or M,32]; A, B and c of a chunk; e^C of 32 channels; beta; the size of the chunk. The weights
 //         mask(A B^T) take the place of A, or on sm_120 heads of 512 would not fit.
 template <class Tile, bool solves>
-__global__ void __launch_bounds__(block_threads, max_blocks<Tile, solves>)
-    gated_linear_attention_kernel(GatedScan scan) {
+__global__ void __launch_bounds__(block_threads, max_blocks<Tile>) gated_linear_attention_kernel(GatedScan scan) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const bool in_first_half = thread < half_block;
   const bool finds_starts = scan.transitions != nullptr;
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile, solves>)
     // is too large.
     const auto find_decays = [&](int first_channel) {
       const int warp = thread / 32, own = per_channel ? tile / block_warps : warp == 0;
-#pragma unroll 4
+#pragma unroll 2
       for (int channel = warp * own; channel < (warp + 1) * own; ++channel) {
         double sum = sequence.log_kept(first + lane + 1, first_channel + channel);
         for (int distance = 1; distance < 32; distance *= 2) {
@@ -262,25 +262,25 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile, solves>)
     if (blocks_of_channels == 0) __syncthreads();
     end = first + min(min(sizes[0], sizes[1]), min(sizes[2], sizes[3]));
 
-    // 32 columns of the chunk's rows, times `factor`, beta and e^(power C); zero behind the chunk.
-    const auto fetched = [&](const GatedScan::Rows& x, int column, int power, float factor = 1, bool exists = true) {
+    // 32 columns of the chunk's rows, times `factor` and beta and, if they decay, e^C, or divided by it; zero behind
+    // the chunk.
+    const auto fetched = [&](const GatedScan::Rows& x, int column, bool decay_is_inverse, bool decays_too,
+                             float factor = 1, bool exists = true) {
       const int i = TileFragment::row(), position = first + i;
       const bool is_there =
           position < end && exists && x.of.data && !(x.zero_in_padding && sequence.is_padding(position));
       TileFragment part;
       part.fetch_row(sequence.own(x.of), is_there ? position : -1, column);
       if (x.times_beta && is_there) factor *= sequence.beta(position);
-      if (power != 0 && !per_channel) factor = power > 0 ? factor * decay(i, 0) : __fdividef(factor, decay(i, 0));
-      part.change([&](int at, float number) {
-        number *= factor;
-        if (power > 0 && per_channel) number *= decay(i, at);
-        if (power < 0 && per_channel) number = __fdividef(number, decay(i, at));
-        return is_there ? number : 0;
-      });
+      const auto decayed = [&](float number, int channel) {
+        return decay_is_inverse ? __fdividef(number, decay(i, channel)) : number * decay(i, channel);
+      };
+      if (decays_too && !per_channel) factor = decayed(factor, 0);
+      if (decays_too && per_channel) part.change([&](int at, float number) { return decayed(number, at); });
+      part.change([&](int, float number) { return is_there ? number * factor : 0; });  // 0 / 0 behind the chunk, too
       return part;
     };
-    const int power_of_c = scan.decays_columns && scan.g.data ? 1 : 0;
-    const int power = !scan.decays_columns && scan.g.data ? 1 : 0;
+    const bool c_decays = scan.decays_columns && scan.g.data, a_and_b_decay = !scan.decays_columns && scan.g.data;
     if (solves && thread < tile) betas[thread] = first + thread < end ? sequence.beta(first + thread) : 0;
 
     Tile sum;  // first half: A B^T; second: out
@@ -291,10 +291,11 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile, solves>)
       for (int slice = 0; slice < slices; ++slice) {
         if (blocks_of_channels > 1) find_decays(channels_of(slice));
         if (slice > 0 || !is_first) __syncthreads();
-        fetched(scan.a, slice * tile, power).template store<left_row>(a, Rounded<Tile>());
-        fetched(write.b, slice * tile, -power).template store<left_row>(b, Rounded<Tile>());
+        fetched(scan.a, slice * tile, false, a_and_b_decay).template store<left_row>(a, Rounded<Tile>());
+        fetched(write.b, slice * tile, true, a_and_b_decay).template store<left_row>(b, Rounded<Tile>());
         if (slice == 0) {
-          const TileFragment values = fetched(write.c, first_column, -power_of_c, n == 1 && !is_found ? -1 : 1, !is_p);
+          const TileFragment values =
+              fetched(write.c, first_column, true, c_decays, n == 1 && !is_found ? -1 : 1, !is_p);
           if (is_found)
             values.template store<right_row>(c, Rounded<Float32>());
           else
@@ -319,15 +320,15 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile, solves>)
       __syncthreads();
 
       if (is_found) {
+        const int rows_out = finds_starts || first_column + lane >= columns ? 0 : end - first;
         substitute<Tile>(c, weights, betas, [&](int i, float x) {
-          if (!finds_starts && first + i < end && first_column + lane < columns)
-            out.at(first + i)[first_column + lane] = x;
+          if (i < rows_out) out.at(first + i)[first_column + lane] = x;
         });
         __syncthreads();
       } else if (!in_first_half) {
         sum.template add<Operand::rows, Operand::rows>(weights, c);
         if (is_last && !solves) {
-          if (power_of_c) sum.each([&](int i, int m, float& x) { x *= decay(i, m); });
+          if (c_decays) sum.each([&](int i, int m, float& x) { x *= decay(i, m); });
           __syncwarp();
           sum.template store<left_row>(weights);  // this warp alone has read these rows
           __syncwarp();
@@ -342,7 +343,7 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile, solves>)
         if (slices > 1) {  // else B and C are still there
           __syncthreads();
           if (blocks_of_channels > 1) find_decays(channels_of(slice));
-          fetched(write.b, slice * tile, -power).template store<left_row>(b, Rounded<Tile>());
+          fetched(write.b, slice * tile, true, a_and_b_decay).template store<left_row>(b, Rounded<Tile>());
           __syncthreads();
         }
         if (in_first_half) {
