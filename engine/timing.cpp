@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/cuda_backend.h"
@@ -30,8 +31,8 @@ class Profile {
  public:
   void add(Device device, const std::string& kernel, double seconds) {
     const std::lock_guard lock(mutex_);
-    last_ = Clock::now();
-    if (kernels_.empty()) first_ = last_ - std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
+    const double now = Seconds(Clock::now().time_since_epoch()).count();
+    threads_.try_emplace(std::this_thread::get_id(), now - seconds, now).first->second.second = now;
     if (device == Device::cuda) on_cuda_ = true;
     for (KernelTime* const time : {&kernels_[kernel], &all_}) ++time->calls, time->seconds += seconds;
   }
@@ -44,13 +45,15 @@ class Profile {
   ~Profile() {
     if (kernels_.empty() || !is_wanted()) return;
     std::vector<std::pair<std::string, KernelTime>> rows(kernels_.begin(), kernels_.end());
-    std::sort(rows.begin(), rows.end(),
-              [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-    const double wall = Seconds(last_ - first_).count(), whole = on_cuda_ ? all_.seconds : wall;
+    std::ranges::sort(rows, std::greater(), [](const auto& row) { return row.second.seconds; });
+    double wall = 0;
+    for (const auto& [thread, time] : threads_) wall += time.second - time.first;
+    const double whole = on_cuda_ ? all_.seconds : wall;
     // On CUDA the time between kernels would be that of timing them.
     rows.emplace_back(on_cuda_ ? std::pair{"all kernels", all_}
                                : std::pair{"outside of kernels", KernelTime{0, wall - all_.seconds}});
-    std::fprintf(stderr, "%-40s %10s %10s %8s %10s\n", "kernel", "calls", "seconds", "%", "us/call");
+    std::fprintf(stderr, "%-40s      calls    seconds        %%    us/call\n",
+                 threads_.size() > 1 ? "kernel (times of all threads together)" : "kernel");
     for (const auto& [name, time] : rows)
       std::fprintf(stderr, "%-40s %10ld %10.3f %8.1f %10.1f\n", name.c_str(), static_cast<long>(time.calls),
                    time.seconds, 100 * time.seconds / whole,
@@ -61,7 +64,7 @@ class Profile {
   std::mutex mutex_;
   std::map<std::string, KernelTime> kernels_;
   KernelTime all_;
-  Clock::time_point first_, last_;
+  std::map<std::thread::id, std::pair<double, double>> threads_;  // when its first kernel began and its last one ended
   bool on_cuda_ = false;
 };
 

@@ -161,8 +161,9 @@ TEST_CASE("linear: of several layers with one input, each gradient is its own, a
                                  random_tensor(Shape{3}, 4, -1, 1, device), random_tensor(Shape{3}, 5, -1, 1, device)};
     check_gradients(
         [](const auto& each) {
+          const Tensor alone = linear(each[0], each[1], each[3]);
           const std::vector<Tensor> y = linear(each[0], {each[1], each[2]}, {each[3], each[4]});
-          return y[0] * y[1];
+          return alone + y[0] * y[1] + linear(each[0], each[2], each[4]);
         },
         in);
   }
