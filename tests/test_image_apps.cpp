@@ -71,6 +71,20 @@ TEST_CASE("mnist with softmax attention: a checkpoint says which attention it is
   check_refused(box.run("mnist train --attention fast --out x"), 2, "--attention: fast is not one of " + kinds);
 }
 
+TEST_CASE(
+    "RUNNEL_PROFILE=1: threads that draw images are added up, and none has less than no time outside of kernels") {
+  const WithDigits box;
+  succeed(box, train + "--steps 1 --out run");
+  setenv("RUNNEL_PROFILE", "1", 1);
+  const Result result = box.run("mnist sample --device cpu --threads 4 --count 64 --model run --out x.png");
+  unsetenv("RUNNEL_PROFILE");
+  CAPTURE(result.err);
+  CHECK(result.status == 0);
+  CHECK(contains(result.err, "kernel (times of all threads together)"));
+  CHECK(contains(result.err, "outside of kernels"));
+  CHECK_FALSE(contains(result.err, " -"));
+}
+
 TEST_CASE("mnist with lsh attention: it has no keys, and samples without a state") {
   const WithDigits box;
   succeed(box, train + "--steps 2 --attention lsh --rounds 2 --buckets 4 --chunk 7 --out run");
