@@ -20,7 +20,8 @@ struct Rows {
   }
 };
 
-// The K weights of a channel. K is 4 in all models, which the compiler may know; 0: as many as the sizes say.
+// The K weights of a channel. K is 4 in the models of the papers, which the compiler may know; 0: as many as the sizes
+// say.
 template <int K>
 struct Taps {
   const float* weight;
@@ -94,11 +95,10 @@ __global__ void causal_convolution_dx_kernel(float* dx, float* dbefore, const fl
   each_number(s.batch, s.length + ahead, s.width, [&](int64_t b, int64_t row, int64_t c) {
     const int64_t t = row - ahead;
     const Taps<K> taps(weight, s, c);
-    const float* const own = dz + (b * s.length + t) * s.width + c;
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < taps.count; ++j)
-      if (t + j >= 0 && t + j < s.length) sum += taps[j] * own[j * s.width];
+      if (t + j >= 0 && t + j < s.length) sum += taps[j] * dz[(b * s.length + t + j) * s.width + c];
     float* const to = t >= 0 ? dx + (b * s.length + t) * s.width : dbefore + (b * ahead + row) * s.width;
     to[c] = sum;
   });
@@ -156,6 +156,7 @@ void causal_convolution_forward(float* y, const float* x, const float* weight, c
 void causal_convolution_backward(float* dx, float* dweight, float* dbefore, const float* dy, const float* x,
                                  const float* weight, const float* before, ConvolutionSizes s) {
   constexpr const char* name = "causal_convolution_backward";
+  if (s.width == 0) return;
   const int64_t positions = s.batch * s.length, ahead = dbefore ? s.batch * (s.taps - 1) : 0;
   const Rows rows{x, before, s};
   const Temporary<float> memory(s.silu ? positions * s.width : 0);

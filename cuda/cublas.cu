@@ -159,7 +159,7 @@ bool product(float* c, const float* a, const float* b, int64_t m, int64_t n, int
   if (m == 0 || n == 0 || k == 0 || options.batch == 0) {
     if (has_epilogue) return false;
     check(!options.added || options.added == c, "matrix product: nothing to add to another matrix");
-    if (!options.added && m * n > 0)
+    if (!options.added && options.batch * m * n > 0)
       check_cuda(cudaMemsetAsync(c, 0, static_cast<size_t>(options.batch * m * n) * sizeof(float), stream()),
                  "matrix product");
     return true;

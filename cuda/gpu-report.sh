@@ -164,7 +164,7 @@ speed() {
   within 60 python3 -c 'import torch' 2>"$work/import-torch.log"
   case $? in
     0)
-      rows "beside PyTorch" 60 python3 ./gpu_peers.py training
+      for precision in float32 bfloat16; do rows "beside PyTorch" 60 python3 ./gpu_peers.py training --only "linear, $precision"; done
       rows "beside PyTorch" 60 python3 ./gpu_peers.py attention --batch 10 --lengths 784 3072
       rows "beside PyTorch" 60 python3 ./gpu_peers.py attention --lengths 512 4096 65536 ;;
     123) not_reached "beside PyTorch" ;;

@@ -91,16 +91,12 @@ def check(function, y, expected):
         sys.exit(f'gpu_peers.py: {function.__name__} is wrong by {error:.2g} of its norm; its time would mean nothing')
 
 
-def check_definitions(device):
+def check_linear_attention(device):
     q, k, v = (torch.randn(2, 100, 3, 16, device=device) for _ in range(3))
     a = torch.einsum('blhe,bshe->bhls', features(q), features(k)).tril()
     expected = torch.einsum('bhls,bshm->blhm', a / a.sum(-1, keepdim=True), v)
-    has_fla = chunk_linear_attn and device == 'cuda'
-    for function in [linear_attention] + ([fla_attention] if has_fla else []):
+    for function in [linear_attention] + ([fla_attention] if chunk_linear_attn and device == 'cuda' else []):
         check(function, function(q, k, v), expected)
-    if has_fla:
-        x = gated_inputs(2, 100, 3, 16, device, torch.float32)
-        check(fla_gated_delta_rule, fla_gated_delta_rule(*x), gated_delta_rule(*x))
 
 
 def wait(device):
@@ -145,7 +141,10 @@ def forms(o, make, compiles=True):
 def report(o, what, make, ours, compiles=True):
     """Prints a line for each form; returns the shortest time."""
     best = math.inf
-    for form, build in forms(o, make, compiles) if o.only in what else ():
+    for form, build in forms(o, make, compiles):
+        if o.only not in f'{what}, {form}':
+            continue
+        o.found = True
         try:
             ms = milliseconds(o, build())
         except Exception as error:  # not installed, out of memory, not supported: another form may still run
@@ -168,6 +167,7 @@ def runnel(o, *words):
 
 
 def attention(o):
+    check_linear_attention(o.device)
     for length in o.lengths:
         with tempfile.TemporaryDirectory() as folder:
             rows = runnel(o, 'attention', '--attention', 'linear,softmax', '--batch', str(o.batch), '--heads', str(o.heads),
@@ -202,9 +202,12 @@ def attention(o):
 
 
 def gated(o):
-    """Sizes are those of `runnel bench kernels`, whose times are of the kernels alone."""
+    """Sizes are those of `runnel bench kernels`. Runnel's times are of the kernels alone, without launches and waits: so
+    the ratio of PyTorch's CUDA graph counts."""
     if not chunk_linear_attn or o.device != 'cuda':
         sys.exit('gpu_peers.py: gated needs flash-linear-attention and --device cuda; pip install flash-linear-attention')
+    x = gated_inputs(2, 100, 3, 16, o.device, torch.float32)
+    check(fla_gated_delta_rule, fla_gated_delta_rule(*x), gated_delta_rule(*x))
     with tempfile.TemporaryDirectory() as folder:
         rows = runnel(o, 'kernels', '--filter', 'gated_linear_attention', '--seconds', '0.05', '--out', folder)
     for batch, length in (64, 128), (1, 8192):
@@ -254,6 +257,8 @@ class Model(torch.nn.Module):
 
 
 def training(o):
+    check_linear_attention(o.device)
+
     def ours(attention):
         rows = runnel(o, 'training', '--attention', attention, '--runs', str(o.runs))
         return next(row for row in rows if row['model'] == 'MNIST')
@@ -302,7 +307,7 @@ def main():
                         help="of attention; default: those of `runnel bench attention`, 512 to 65536")
     parser.add_argument('--heads', type=int, default=8)
     parser.add_argument('--head-dim', type=int, default=32)
-    parser.add_argument('--only', default='', help='measure only what has this in its line, as "fla, bfloat16"')
+    parser.add_argument('--only', default='', help='measure only what has this in its line, as "linear, bfloat16, CUDA graph"')
     parser.add_argument('--runs', type=int, default=5, help='timed calls, for their median; default 5')
     o = parser.parse_args()
     for name in ('batch', 'heads', 'head_dim', 'runs'):
@@ -319,8 +324,10 @@ def main():
     if o.device == 'cpu':
         torch.set_num_threads(len(os.sched_getaffinity(0)))  # as many as Runnel takes
     print(f"PyTorch {torch.__version__}{'' if chunk_linear_attn else ', without fla'}, {o.precision}", flush=True)
-    check_definitions(o.device)
+    o.found = False
     {'attention': attention, 'gated': gated, 'training': training}[o.what](o)
+    if not o.found:
+        sys.exit(f'gpu_peers.py: no line has "{o.only}" in it; without --only, all are measured')
 
 
 if __name__ == '__main__':

@@ -59,8 +59,15 @@ struct Reference {
 
 void for_all_cases(const std::function<void(const Case&)>& f) {
   for (const Device device : devices())
-    for (const auto& [b, l, d, k] : std::vector<std::array<int64_t, 4>>{
-             {1, 1, 1, 1}, {2, 3, 5, 4}, {1, 2, 33, 16}, {3, 70, 20, 3}, {2, 600, 37, 4}, {1, 0, 3, 2}, {0, 4, 3, 2}})
+    for (const auto& [b, l, d, k] : std::vector<std::array<int64_t, 4>>{{1, 1, 1, 1},
+                                                                        {2, 3, 5, 4},
+                                                                        {1, 2, 33, 16},
+                                                                        {3, 70, 20, 3},
+                                                                        {2, 600, 37, 4},
+                                                                        {1, 5, 300, 4},
+                                                                        {2, 3, 0, 4},
+                                                                        {1, 0, 3, 2},
+                                                                        {0, 4, 3, 2}})
       for (const bool silu : {false, true})
         for (const bool has_before : {false, true}) {
           CAPTURE(name(device));

@@ -155,17 +155,20 @@ TEST_CASE("linear's gradients") {
 
 TEST_CASE("linear: of several layers with one input, each gradient is its own, and that of the input their sum") {
   for (const Device device : devices()) {
-    const Tensor x = random_tensor(Shape{5, 7}, 1, -1, 1, device);
-    const std::vector<Tensor> in{x, random_tensor(Shape{3, 7}, 2, -1, 1, device),
-                                 random_tensor(Shape{3, 7}, 3, -1, 1, device),
-                                 random_tensor(Shape{3}, 4, -1, 1, device), random_tensor(Shape{3}, 5, -1, 1, device)};
-    check_gradients(
-        [](const auto& each) {
-          const Tensor alone = linear(each[0], each[1], each[3]);
-          const std::vector<Tensor> y = linear(each[0], {each[1], each[2]}, {each[3], each[4]});
-          return alone + y[0] * y[1] + linear(each[0], each[2], each[4]);
-        },
-        in);
+    for (const int64_t out : {3, 4})
+      for (const Activation activation : {Activation::none, Activation::relu}) {
+        const Tensor x = random_tensor(Shape{5, 7}, 1, -1, 1, device);
+        const std::vector<Tensor> in{
+            x, random_tensor(Shape{out, 7}, 2, -1, 1, device), random_tensor(Shape{out, 7}, 3, -1, 1, device),
+            random_tensor(Shape{out}, 4, -1, 1, device), random_tensor(Shape{out}, 5, -1, 1, device)};
+        check_gradients(
+            [activation](const auto& each) {
+              const Tensor alone = linear(each[0], each[1], each[3]);
+              const std::vector<Tensor> y = linear(each[0], {each[1], each[2]}, {each[3], each[4]}, activation);
+              return alone + y[0] * y[1] + linear(each[0], each[2], each[4]);
+            },
+            in);
+      }
   }
 }
 

@@ -27,9 +27,11 @@
 // even of one position. C is summed in double, and e^C is corrected for the rounding of C to float.
 //
 // If there are few sequences, each walk is cut into segments, a block each. What a segment does to X is linear: from X
-// before it, P X + X' is left after it. A first launch finds X', as a walk that begins with zero, and P, as one that
-// begins with the unit matrix and finds nothing to write; a second joins them, one segment after another, to X before
-// each; then all segments are walked at once. The scans of one side have the same X, or its transpose.
+// before it, P X + X' is left after it. A first launch finds X', as a walk that begins with zero (the first segment's
+// with X before the walk), and P, as a walk that begins with the unit matrix, with c and v zero; a second joins them,
+// one segment after another, to X before each; then all segments are walked at once. The scans of one side have the
+// same X, or its transpose. P is finite where |k|^2 beta <= 2, as in all models with the delta rule: beyond that, it
+// may overflow where X does not.
 //
 // Where c' is to be found, (1 + beta strict mask(A B'^T)) c' = beta r, with r the rest of out, is solved by
 // substitution, in blocks of eight rows.
@@ -66,7 +68,8 @@ struct GatedScan {
   float* after;
   int64_t state_size, row_step, column_step;
   // Of the segments: their number, how many positions they have, and X before each but the first, decayed to its first
-  // position. If `transitions` [E,E] are given, both are to be found: after each but the last.
+  // position. If `transitions` [sequences, segments - 1, E, E] are given, both are to be found, in walks of each
+  // segment but the last; the first of each sequence is not needed.
   int segments, segment;
   float *starts, *transitions;
   int64_t heads;
@@ -172,11 +175,10 @@ constexpr int max_blocks = std::is_same<Tile, Tf32>::value ? 4 : 3;
 
 // Launch: x: sequences times segments, y: 32 columns of out each, then of P; `block_threads` threads.
 // Owns:   the block its columns of out and of X, or of P. Of a chunk, the second half of the block computes out, of
-// which warp w
-//         owns rows [16 w, 16 w + 16), and the first half updates X; if c' is to be found, 32 threads solve for a
-//         column of it each.
-// Shared: X [E or M,32]; A, B and c of a chunk; e^C of 32 channels; beta; the size of the chunk. The weights
-//         mask(A B^T) take the place of A, or on sm_120 heads of 512 would not fit.
+//         which warp w owns rows [16 w, 16 w + 16), and the first half updates X; if c' is to be found, all warps share
+//         the rows, and a lane has a column.
+// Shared: X [E or M,32]; A, B and c of a chunk; e^C of 32 channels; beta; the size of the chunk as each warp finds it.
+//         The weights mask(A B^T) take the place of A, or on sm_120 heads of 512 would not fit.
 template <class Tile, bool solves>
 __global__ void __launch_bounds__(block_threads, max_blocks<Tile>) gated_linear_attention_kernel(GatedScan scan) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
@@ -221,7 +223,7 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile>) gated_linear_
     x = 0;
     if (!exists) return;
     if (is_p)
-      x = row == column ? sign : 0;
+      x = row == column;
     else if (segment > 0)
       x = finds_starts ? 0 : sign * scan.starts[place(start(segment - 1), row, column)];
     else if (scan.before)
@@ -363,7 +365,7 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile>) gated_linear_
   each_number_of_state([&](float x, bool exists, int row, int column) {
     if (!exists) return;
     if (is_p)
-      scan.transitions[(start(segment) * rows + row) * rows + column] = sign * x;
+      scan.transitions[(start(segment) * rows + row) * rows + column] = x;
     else
       (finds_starts ? scan.starts : scan.after)[place(finds_starts ? start(segment) : number, row, column)] = sign * x;
   });
@@ -384,7 +386,7 @@ __global__ void __launch_bounds__(32 * join_warps)
     for (int row = warp; row < e && column < m; row += join_warps) {
       const float* const p = transitions + (at * e + row) * e;
       float sum = own[row * m];
-#pragma unroll 8
+#pragma unroll 16
       for (int k = 0; k < e; ++k) sum += p[k] * last[k * m];
       own[row * m] = sum;
     }
@@ -462,8 +464,10 @@ using Write = GatedScan::Write;
 enum class From { left, right };
 enum class Decaying { rows, columns };  // of X
 
-// How the walks of one side are cut: into about three blocks for each multiprocessor, but not in less than eight, since
-// finding the starts takes twice as long as a walk from them; and into two chunks at least.
+// How the walks of one side are cut: into so many segments that each multiprocessor has about three blocks, of two
+// chunks at least. A walk to find the starts, of X' and of P, costs as much as one from them or more, so nothing is cut
+// where there is room for less than eight segments, where there would be less than four, or where P is much larger
+// than X.
 class Segments {
  public:
   explicit Segments(const AttentionSizes& s)
@@ -479,7 +483,8 @@ class Segments {
     const int64_t all = std::max<int64_t>(1, (s.length + tile - 1) / tile);
     const int64_t blocks = std::max<int64_t>(1, s.sequences() * ((s.m + tile - 1) / tile));
     const int64_t wanted = 3 * multiprocessors() / blocks;
-    return wanted < 8 ? all : std::max<int64_t>(2, (all + wanted - 1) / wanted);
+    const bool pays = wanted >= 8 && all >= 8 && s.e <= std::max<int64_t>(tile, 2 * s.m);
+    return pays ? std::max<int64_t>(2, (all + wanted - 1) / wanted) : all;
   }
   Temporary<float> starts_;
 };
@@ -540,7 +545,8 @@ void launch_scan(const char* name, const GatedScan& scan, const AttentionSizes& 
 
 // Finds X before each segment, for all scans of this side. In the scan, decays belong to rows.
 template <bool solves = false>
-void find_starts(const char* name, GatedScan scan, const AttentionSizes& s) {
+void find_starts(GatedScan scan, const AttentionSizes& s) {
+  constexpr const char* name = "gated_linear_attention_starts";
   if (scan.segments == 1) return;
   const int count = scan.segments - 1;
   const Temporary<float> transitions(s.sequences() * count * s.e * s.e);
@@ -556,7 +562,7 @@ void find_starts(const char* name, GatedScan scan, const AttentionSizes& s) {
 void find_missing(const char* name, float* w, const Inputs& left) {
   GatedScan scan = left.scan(Decaying::rows, w, left.k(), {}, {left.k(), left.v(), true});
   scan.before = left.in.s0;
-  find_starts<true>(name, scan, left.in.sizes);
+  find_starts<true>(scan, left.in.sizes);
   launch_scan<true>(name, scan, left.in.sizes);
 }
 
@@ -571,7 +577,7 @@ void gated_linear_attention_forward(float* y, float* s1, const GatedInputs& in) 
   if (delta) find_missing(name, w.data(), left);
   GatedScan scan = left.scan(Decaying::rows, y, left.q(), {left.k(), left.u(w.data()), true}, {});
   scan.before = in.s0;
-  if (!delta) find_starts(name, scan, s);
+  if (!delta) find_starts(scan, s);
   scan.after = s1;
   launch_scan(name, scan, s);
 }
@@ -591,11 +597,11 @@ void gated_linear_attention_backward(const GatedGradients& to, const float* dy, 
   if (delta)
     find_missing(name, w.data(), left);
   else
-    find_starts(name, scan, s);
+    find_starts(scan, s);
 
   scan = right.scan(Decaying::rows, du, right.k(), {right.q(), right.of_m(dy), true}, {right.k(), Rows{}, delta});
   scan.before = ds1;
-  delta ? find_starts<true>(name, scan, s) : find_starts(name, scan, s);
+  delta ? find_starts<true>(scan, s) : find_starts(scan, s);
   scan.after = to.ds0;
   delta ? launch_scan<true>(name, scan, s) : launch_scan(name, scan, s);
 

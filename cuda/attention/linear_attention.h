@@ -88,7 +88,7 @@ struct Scan {
   HeadRows<const float> a, b, c;
   HeadRows<float> out;
   HeadRows<const float> x;            // dq, dk: the argument of phi'
-  HeadRows<const float> dy, y;        // normaliser, dq_and_normaliser: d is computed from them
+  HeadRows<const float> dy, y;        // normaliser, dq_and_normaliser (whose dy is a): d is computed from them
   HeadRows<float> normaliser;         // 1 / n_i and d_i
   HeadRows<float> normaliser_for_dv;  // normaliser, dq_and_normaliser: 1 / n_i once more, where dv is to find it
   States states;
