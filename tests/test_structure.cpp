@@ -178,9 +178,10 @@ TEST_CASE("structure: a package includes the core and itself, and the core no pa
 
 TEST_CASE("structure: private headers are included by the engine, the ops and the kernels only") {
   if (!has_sources()) return;
-  for (const auto& [folder, rule] : rules)
-    for (const std::string& file : sources(folder))
+  for (const auto& rule : rules)
+    for (const std::string& file : sources(rule.first))
       for (const Include& include : includes(file)) {
+        const std::string& folder = rule.first;
         const Names* const users = users_of(include.name);
         CHECK_MESSAGE((!users || users->contains(file) || users->contains(folder) || users->contains(folder_of(file)) ||
                        include.name.starts_with(folder)),

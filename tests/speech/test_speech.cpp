@@ -245,7 +245,7 @@ TEST_CASE("read_audio: recordings that were cut off are damaged, and those of wh
   for (const auto& [name, format] : formats) {
     const std::filesystem::path whole = folder.path / (std::string("whole.") + name);
     if (!write_recording(whole, format, tone(20000))) {
-      MESSAGE("libsndfile writes no " << name);
+      MESSAGE("libsndfile writes no " << whole.extension().string());
       continue;
     }
     check_whole(whole);
