@@ -2,21 +2,23 @@
 # Installs what Runnel is built with, as far as it is missing: --help.
 set -euo pipefail
 
-usage='usage: ./setup.sh [--sanitizers] [--libc++] [--web] [--no-install]
+usage='usage: ./setup.sh [--sanitizers] [--libc++] [--web] [--arm] [--no-install]
 Installs what Runnel is built with, as far as it is missing, on Debian and Ubuntu, as root or by sudo. On macOS, it says what
 Homebrew lacks.
   --sanitizers  clang and what its sanitizers and fuzz targets need, too
   --libc++      clang 16 and its standard library, too, by which the tests also build the core
   --web         on Debian, Emscripten and Chromium, too, which build and test the web page
+  --arm         a cross compiler for 64-bit ARM and an emulator, too
   --no-install  only say what is missing, as with RUNNEL_NO_INSTALL=1 in the environment; exit status 1 if anything is
 Without root: docs/troubleshooting.md#without-root.'
-sanitizers=0 libcxx=0 web=0 install=1
+sanitizers=0 libcxx=0 web=0 arm=0 install=1
 [ "${RUNNEL_NO_INSTALL:-0}" = 0 ] || install=0
 for flag in "$@"; do
   case $flag in
     --sanitizers) sanitizers=1 ;;
     --libc++) libcxx=1 ;;
     --web) web=1 ;;
+    --arm) arm=1 ;;
     --no-install) install=0 ;;
     -h | --help) echo "$usage"; exit ;;
     *) echo "setup.sh: unknown flag $flag; ./setup.sh --help" >&2; exit 2 ;;
@@ -28,9 +30,10 @@ packages=(g++ cmake ninja-build curl ca-certificates libdnnl-dev libcli11-dev nl
 [ $sanitizers -eq 0 ] || packages+=(clang libclang-rt-dev libomp-dev)
 [ $libcxx -eq 0 ] || packages+=(clang-16 libc++-16-dev libc++abi-16-dev)
 [ $web -eq 0 ] || packages+=(emscripten chromium)
+[ $arm -eq 0 ] || packages+=(g++-aarch64-linux-gnu qemu-user)
 
 if [ "$(uname)" = Darwin ] && command -v brew >/dev/null; then
-  [ $sanitizers$libcxx$web = 000 ] || { echo "setup.sh: --sanitizers, --libc++ and --web are for Debian and Ubuntu" >&2; exit 2; }
+  [ $sanitizers$libcxx$web$arm = 0000 ] || { echo "setup.sh: --sanitizers, --libc++, --web and --arm are for Debian and Ubuntu" >&2; exit 2; }
   missing=()
   for formula in cmake ninja libomp onednn cli11 nlohmann-json fmt fftw libsndfile doctest; do
     brew list --formula "$formula" >/dev/null 2>&1 || missing+=("$formula")

@@ -8,6 +8,7 @@
 #              each; then the ops with two more orders of threads
 #   thread     by g++, under ThreadSanitizer, the kernels on the emulator: the ops, in one order
 #   web        the web page, in Chromium, where that and Emscripten are installed (./setup.sh --web)
+#   arm        the core and its tests on emulated 64-bit ARM, where a cross compiler and qemu are installed (./setup.sh --arm)
 #   cuda       compiled by nvcc, where attention kernels that spill registers are errors; linked, and run if there is a
 #              GPU; divergent regions are compared with their limits, and docs/cuda.md with the object files
 # On a machine without clang, g++ takes its place and there are no fuzz targets; without the CUDA toolkit, no kernels and
@@ -89,6 +90,15 @@ if command -v emcc >/dev/null && command -v chromium >/dev/null; then
   if [ "$status" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 else
   skip "of the web page: it needs Emscripten and Chromium (./setup.sh --web)"
+fi
+
+if command -v aarch64-linux-gnu-g++ && command -v qemu-aarch64; then
+  echo "== arm, after $((SECONDS / 60)) min"
+  status=0
+  tests/arm.sh core build-arm || status=$?
+  if [ "$status" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+else
+  skip "of the core on emulated ARM: it needs a cross compiler and qemu (./setup.sh --arm)"
 fi
 
 # The sanitized builds compile several files as one, which is faster; names in the unnamed namespaces of neighbouring files

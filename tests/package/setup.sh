@@ -69,7 +69,7 @@ fake brew "case \"\$*\" in --prefix) echo $work/homebrew ;; *fmt|*fftw) exit 1 ;
 run "$setup"
 expect "$status $out" "1 setup.sh: please run: brew install fmt fftw"$'\n'"setup.sh: please run: git clone * '$work/homebrew/include/stb'"
 run "$setup" --web
-expect "$status $out" '2 setup.sh: --sanitizers, --libc++ and --web are for Debian and Ubuntu'
+expect "$status $out" '2 setup.sh: --sanitizers, --libc++, --web and --arm are for Debian and Ubuntu'
 touch "$work/homebrew/include/stb/stb_image.h"
 fake brew "case \"\$*\" in --prefix) echo $work/homebrew ;; esac"
 run "$setup"
