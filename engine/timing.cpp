@@ -45,7 +45,7 @@ class Profile {
   ~Profile() {
     if (kernels_.empty() || !is_wanted()) return;
     std::vector<std::pair<std::string, KernelTime>> rows(kernels_.begin(), kernels_.end());
-    std::ranges::sort(rows, std::greater(), [](const auto& row) { return row.second.seconds; });
+    std::sort(rows.begin(), rows.end(), [](auto& a, auto& b) { return a.second.seconds > b.second.seconds; });
     double wall = 0;
     for (const auto& [thread, time] : threads_) wall += time.second - time.first;
     const double whole = on_cuda_ ? all_.seconds : wall;
