@@ -171,7 +171,9 @@ __device__ void substitute(float* c, const float* weights, const float* betas, O
 
 // Of the kernel below on a multiprocessor: with one more, registers would be spilled.
 template <class Tile>
-constexpr int max_blocks = std::is_same<Tile, Tf32>::value ? 4 : 3;
+constexpr int max_blocks() {
+  return std::is_same<Tile, Tf32>::value ? 4 : 3;
+}
 
 // Launch: x: sequences times segments, y: 32 columns of out each, then of P; `block_threads` threads.
 // Owns:   the block its columns of out and of X, or of P. Of a chunk, the second half of the block computes out, of
@@ -180,7 +182,7 @@ constexpr int max_blocks = std::is_same<Tile, Tf32>::value ? 4 : 3;
 // Shared: X [E or M,32]; A, B and c of a chunk; e^C of 32 channels; beta; the size of the chunk as each warp finds it.
 //         The weights mask(A B^T) take the place of A, or on sm_120 heads of 512 would not fit.
 template <class Tile, bool solves>
-__global__ void __launch_bounds__(block_threads, max_blocks<Tile>) gated_linear_attention_kernel(GatedScan scan) {
+__global__ void __launch_bounds__(block_threads, max_blocks<Tile>()) gated_linear_attention_kernel(GatedScan scan) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const bool in_first_half = thread < half_block;
   const bool finds_starts = scan.transitions != nullptr;
