@@ -187,9 +187,9 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile>()) gated_linea
   const bool in_first_half = thread < half_block;
   const bool finds_starts = scan.transitions != nullptr;
   const int segments = scan.segments - finds_starts, segment = static_cast<int>(blockIdx.x) % segments;
-  const int64_t number = blockIdx.x / segments;  // of the sequence
+  const int64_t of_sequence = blockIdx.x / segments;  // its number
   const int begin = segment * scan.segment, stop = min(scan.length, begin + scan.segment);
-  const Sequence sequence(scan, number);
+  const Sequence sequence(scan, of_sequence);
   const int rows = scan.a.of.width, slices = (rows + tile - 1) / tile;
   const int tile_of_p = static_cast<int>(blockIdx.y) - (scan.out.width + tile - 1) / tile;
   const bool is_p = tile_of_p >= 0;
@@ -215,11 +215,11 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile>()) gated_linea
       f(state[row * right_row + i % tile], row < rows && column < columns, row, column);
     }
   };
-  const auto place = [&](int64_t state, int row, int column) {
-    return state * scan.state_size + row * scan.row_step + column * scan.column_step;
+  const auto place = [&](int64_t n, int row, int column) {
+    return n * scan.state_size + row * scan.row_step + column * scan.column_step;
   };
   // Before segment i + 1 of the sequence.
-  const auto start = [&](int i) { return number * (scan.segments - 1) + i; };
+  const auto start = [&](int i) { return of_sequence * (scan.segments - 1) + i; };
   const float sign = scan.writes[0].exists ? 1 : -1;
   each_number_of_state([&](float& x, bool exists, int row, int column) {
     x = 0;
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile>()) gated_linea
     else if (segment > 0)
       x = finds_starts ? 0 : sign * scan.starts[place(start(segment - 1), row, column)];
     else if (scan.before)
-      x = sign * scan.before[place(number, row, column)] *
+      x = sign * scan.before[place(of_sequence, row, column)] *
           expf(sequence.log_kept(0, scan.decays_columns ? column : row));
   });
   for (int i = thread; i < (tile + 1) * left_row; i += block_threads) decays[i] = 1;
@@ -369,7 +369,8 @@ __global__ void __launch_bounds__(block_threads, max_blocks<Tile>()) gated_linea
     if (is_p)
       scan.transitions[(start(segment) * rows + row) * rows + column] = x;
     else
-      (finds_starts ? scan.starts : scan.after)[place(finds_starts ? start(segment) : number, row, column)] = sign * x;
+      (finds_starts ? scan.starts : scan.after)[place(finds_starts ? start(segment) : of_sequence, row, column)] =
+          sign * x;
   });
 }
 
