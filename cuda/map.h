@@ -76,14 +76,8 @@ __device__ void each_place(const StridedLoop& s, F f) {
   const int together = s.n % 4 == 0 ? 4 : 1;
   for (int64_t i = first_element() * together; i < s.rows * s.n; i += element_step() * together) {
     const int64_t j = i % s.n;
-    int64_t row = i / s.n, a = j * s.step_a, b = j * s.step_b;
-    for (int axis = s.rank - 1; axis >= 0; --axis) {
-      const int64_t next = row / s.sizes[axis], at = row - next * s.sizes[axis];
-      a += at * s.a[axis];
-      b += at * s.b[axis];
-      row = next;
-    }
-    for (int k = 0; k < together; ++k) f(i + k, a + k * s.step_a, b + k * s.step_b);
+    const StridedLoop::Offsets row = s.offsets(i / s.n);
+    for (int k = 0; k < together; ++k) f(i + k, row.a + (j + k) * s.step_a, row.b + (j + k) * s.step_b);
   }
 }
 

@@ -157,10 +157,6 @@ void for_all_cases(const std::vector<std::array<int64_t, 5>>& shapes, const std:
           }
 }
 
-}  // namespace
-
-namespace {
-
 void check_against_recurrence(const Case& x) {
   const Device device = x.q.device();
   const Tensor dy = random_tensor(Shape{x.v.size(), 1}, 7, -1, 1, device);

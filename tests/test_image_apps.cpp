@@ -71,8 +71,7 @@ TEST_CASE("mnist with softmax attention: a checkpoint says which attention it is
   check_refused(box.run("mnist train --attention fast --out x"), 2, "--attention: fast is not one of " + kinds);
 }
 
-TEST_CASE(
-    "RUNNEL_PROFILE=1: threads that draw images are added up, and none has less than no time outside of kernels") {
+TEST_CASE("RUNNEL_PROFILE=1: where several threads draw images, their times are added up, and none is negative") {
   const WithDigits box;
   succeed(box, train + "--steps 1 --out run");
   setenv("RUNNEL_PROFILE", "1", 1);

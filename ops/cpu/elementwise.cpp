@@ -65,8 +65,8 @@ inline void each_piece(const StridedLoop& s, Work work) {
   const int64_t pieces = (s.n + piece - 1) / piece;
   parallel_for(s.rows * pieces, s.rows * s.n >= parallel_from, [&](int64_t i) {
     const int64_t row = i / pieces, first = i % pieces * piece;
-    work(row * s.n + first, s.offset_a(row) + first * s.step_a, s.offset_b(row) + first * s.step_b,
-         std::min(piece, s.n - first));
+    const StridedLoop::Offsets at = s.offsets(row);
+    work(row * s.n + first, at.a + first * s.step_a, at.b + first * s.step_b, std::min(piece, s.n - first));
   });
 }
 

@@ -7,7 +7,7 @@
 
 namespace runnel {
 
-// y at offset_a(r) + j step_a = x at offset_b(r) + j step_b
+// y at offsets(r).a + j step_a = x at offsets(r).b + j step_b
 KERNEL(strided_copy(float* y, const float* x, StridedLoop loop))
 
 // Windows of images [batch,height,width,channels], with `padding` zeros around them, every `stride` positions.
