@@ -221,7 +221,8 @@ struct PatternShape {
 };
 const std::vector<PatternShape> pattern_shapes = {{{1, 1, 1, 1, 1, 1}, 1, 1},        {{2, 31, 33, 3, 5, 7}, 4, 6},
                                                   {{3, 33, 100, 1, 1, 31}, 10, 50},  {{1, 130, 97, 2, 33, 40}, 50, 10},
-                                                  {{1, 130, 140, 1, 32, 32}, 70, 3}, {{2, 64, 64, 2, 32, 32}, 64, 64}};
+                                                  {{1, 130, 140, 1, 32, 32}, 70, 3}, {{2, 64, 64, 2, 32, 32}, 64, 64},
+                                                  {{1, 47, 50, 1, 5, 3}, 3, 7}};
 struct BiasShape {
   std::array<int64_t, 6> sizes;
   int64_t more_rows, more_columns;  // than L and S
@@ -283,6 +284,15 @@ TEST_CASE("softmax_attention and its gradients equal their definitions, causal a
     x.dropout = dropped;
     check_equals_definition(x);
   });
+}
+
+TEST_CASE("softmax_attention of one long sequence, whose queries the CPU's threads share, equals its definition") {
+  for (const bool causal : {false, true}) {
+    Case x({1, 770, 780, 1, 5, 3}, causal, false, Device::cpu);
+    check_equals_definition(Case(x).with_bias(2, 1, true));
+    x.dropout = dropped;
+    check_equals_definition(x);
+  }
 }
 
 TEST_CASE("softmax_attention with a pattern of blocks, and its gradients, equal their definitions") {

@@ -18,6 +18,7 @@ struct Matrix {
   float* row(int64_t r) const { return reinterpret_cast<float*>(data) + r * stride; }
   Lanes* lanes_of(int64_t r) const { return data + r * (stride / lanes); }
   Matrix some_columns(int64_t first, int64_t count) const { return {data + first / lanes, rows, count, stride}; }
+  Matrix some_rows(int64_t first, int64_t count) const { return {lanes_of(first), count, columns, stride}; }
   // These take rows without gaps.
   int64_t vectors() const { return rows * columns / lanes; }
   void clear() const { std::memset(static_cast<void*>(data), 0, static_cast<size_t>(rows * columns) * sizeof(float)); }

@@ -1,8 +1,8 @@
 // Softmax attention in blocks (eq. 2), whose memory grows with L and not with its square: to all keys, or to listed
 // blocks of them (local attention, Sparse Transformer, BigBird, Longformer), with a bias of the scores or without.
 //
-// Forward, a block of queries goes over its keys, 64 at a time, with the largest score m_i so far and the sum n_i of
-// the exponentials ("online softmax", Milakov and Gimelshein 2018):
+// Forward, a range of queries goes over its keys, a tile at a time, with the largest score m_i so far and the sum n_i
+// of the exponentials ("online softmax", Milakov and Gimelshein 2018):
 //
 //   x_ij = q_i . k_j / sqrt(E) + bias_ij,   m' = max(m, max_j x_ij),   p_ij = e^(x_ij - m')
 //   n' = n e^(m - m') + sum_j p_ij,   y' = y e^(m - m') + sum_j p_ij v_j
@@ -19,6 +19,7 @@
 //   y_i = sum_j f_ij p_ij v_j,   dv_j = sum_i f_ij p_ij dy_i,   s_ij = p_ij (f_ij dy_i . v_j - d_i)
 #include <algorithm>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "ops/cpu/attention/online_softmax.h"
@@ -29,32 +30,34 @@
 namespace runnel {
 namespace {
 
-constexpr int64_t block_size = 2 * tile;  // queries, and keys, at a time
+// Queries and keys of a tile of scores: multiples of max_block_rows and of 16; what a tile needs stays in the
+// second-level cache.
+constexpr int64_t queries_at_once = 96, keys_at_once = 96;
 
-// The matrices of a block of queries and a block of keys, which one thread works in. Rows of scores, weights and slopes
-// are keys, their columns queries.
+// The matrices that one thread works in. Rows of scores, weights and slopes are keys, their columns queries.
 struct SoftmaxBlock {
   int64_t e, m;  // padded
   Arena memory;
-  Matrix q = memory.matrix(block_size, e), qt = memory.matrix(e, block_size), k = memory.matrix(block_size, e);
-  Matrix v = memory.matrix(block_size, m), g = memory.matrix(block_size, m), gt = memory.matrix(m, block_size);
-  Matrix p = memory.matrix(block_size, block_size), w = memory.matrix(block_size, block_size);
-  Matrix y = memory.matrix(block_size, m), dq = memory.matrix(block_size, e), dk = memory.matrix(block_size, e);
-  Matrix dv = memory.matrix(block_size, m);
-  Matrix largest = memory.matrix(1, block_size), total = memory.matrix(1, block_size);
-  Matrix factor = memory.matrix(1, block_size);
-  Matrix f = memory.matrix(block_size, block_size), ft = memory.matrix(block_size, block_size);  // of dropout; a bias
-  Matrix d;  // d_i of each query of a sequence, in the backward pass
+  Matrix q = memory.matrix(queries_at_once, e), qt = memory.matrix(e, queries_at_once);
+  Matrix g = memory.matrix(queries_at_once, m), gt = memory.matrix(m, queries_at_once);
+  Matrix y = memory.matrix(queries_at_once, m), dq = memory.matrix(queries_at_once, e);
+  Matrix largest = memory.matrix(1, queries_at_once), total = memory.matrix(1, queries_at_once);
+  Matrix k = memory.matrix(keys_at_once, e), v = memory.matrix(keys_at_once, m);
+  Matrix dk = memory.matrix(keys_at_once, e), dv = memory.matrix(keys_at_once, m);
+  Matrix p = memory.matrix(keys_at_once, queries_at_once), w = memory.matrix(keys_at_once, queries_at_once);
+  Matrix f = memory.matrix(keys_at_once, queries_at_once);                              // factors of dropout, or a bias
+  Matrix ft = memory.matrix(queries_at_once, keys_at_once);                             // transposed
+  Matrix l = memory.matrix(1, queries_at_once), d = memory.matrix(1, queries_at_once);  // l_i and d_i
+  Matrix factor = memory.matrix(1, queries_at_once);
 
-  static int64_t floats(const AttentionSizes& s, int64_t queries = 0) {
-    return block_size * (5 * padded(s.e) + 5 * padded(s.m) + 4 * block_size + 3) + padded(queries);
+  static int64_t floats(const AttentionSizes& s) {
+    const int64_t e = padded(s.e), m = padded(s.m);
+    return queries_at_once * (3 * (e + m) + 4 * keys_at_once + 5) + keys_at_once * 2 * (e + m);
   }
-  SoftmaxBlock(const AttentionSizes& s, float* own, int64_t queries = 0)
-      : e(padded(s.e)), m(padded(s.m)), memory(own), d(memory.matrix(1, padded(queries))) {}
-  RunningSoftmax softmax() const { return {largest.row(0), total.row(0), factor.row(0), block_size}; }
+  SoftmaxBlock(const AttentionSizes& s, float* own) : e(padded(s.e)), m(padded(s.m)), memory(own) {}
 };
 
-// Queries [first, first + count), up to 64, all of block r of the pattern.
+// Queries [first, first + count), all of block r of the pattern; not more than a tile has.
 struct QueryRange {
   int64_t r, first, count;
 };
@@ -62,9 +65,18 @@ std::vector<QueryRange> query_ranges(const BlockLists& pattern, int64_t length) 
   const int64_t each = pattern.first_key ? pattern.query_block : length;
   std::vector<QueryRange> ranges;
   for (int64_t begin = 0; begin < length; begin += each)
-    for (int64_t end = std::min(begin + each, length), first = begin; first < end; first += block_size)
-      ranges.push_back({begin / each, first, std::min(block_size, end - first)});
+    for (int64_t end = std::min(begin + each, length), first = begin; first < end; first += queries_at_once)
+      ranges.push_back({begin / each, first, std::min(queries_at_once, end - first)});
   return ranges;
+}
+
+// factor x and its transpose, of the queries of a range.
+void load_queries(const Matrix& to, const Matrix& transposed, const SequenceRows<const float>& x,
+                  const QueryRange& range, float factor) {
+  const int64_t queries = padded(range.count);
+  const Matrix rows = to.some_rows(0, queries);
+  load(rows, x, range.first, range.count, [factor](Lanes a) RUNNEL_INLINE { return factor * a; });
+  transpose(transposed.some_columns(0, queries), rows);
 }
 
 struct SoftmaxSequence {
@@ -76,11 +88,11 @@ struct SoftmaxSequence {
       : s(sizes), settings(all), n(number), key_end(seen_keys(lengths, sizes, number)) {}
   template <class T>
   SequenceRows<T> of_queries(T* x, int64_t width) const {  // q, y and their gradients
-    return rows_of_sequence(x, n, s.length, s.heads, width, block_size);
+    return rows_of_sequence(x, n, s.length, s.heads, width, queries_at_once);
   }
   template <class T>
   SequenceRows<T> of_keys(T* x, int64_t width) const {
-    return rows_of_sequence(x, n, s.key_length, s.heads, width, block_size);
+    return rows_of_sequence(x, n, s.key_length, s.heads, width, keys_at_once);
   }
 };
 
@@ -105,21 +117,22 @@ struct KeyList {
   }
 };
 
-// Up to 64 of them, from number `first` on.
+// As many of them as a tile has, or what is left, from number `first` on.
 struct KeyBlock {
-  int64_t count, positions[block_size];
+  int64_t count, positions[keys_at_once];
   bool contiguous;
 
-  KeyBlock(const KeyList& keys, int64_t first) : count(std::min(block_size, keys.count - first)) {
+  KeyBlock(const KeyList& keys, int64_t first) : count(std::min(keys_at_once, keys.count - first)) {
     int64_t number = keys.list ? first / keys.block : 0, place = first - number * keys.block;
     for (int64_t j = 0; j < count; ++j) {
       positions[j] = (keys.list ? keys.list[number] * keys.block : 0) + place;
       if (++place == keys.block) place = 0, ++number;
     }
-    std::fill(positions + count, positions + block_size, nobody);
+    std::fill(positions + count, positions + keys_at_once, nobody);
     contiguous = positions[count - 1] - positions[0] == count - 1;
   }
-  void load_rows(const Matrix& to, const SequenceRows<const float>& from) const {
+  void load_rows(const Matrix& all, const SequenceRows<const float>& from) const {
+    const Matrix to = all.some_rows(0, padded(count));
     if (contiguous) return load(to, from, positions[0], count);
     if (count < to.rows || from.width < to.columns) to.clear();
     for (int64_t j = 0; j < count; ++j) copy_numbers(to.row(j), from(positions[j]), from.width);
@@ -127,36 +140,71 @@ struct KeyBlock {
   static constexpr int64_t nobody = std::numeric_limits<int64_t>::max();
 };
 
+// A part of a tile: its first `keys` keys, an even number, and the queries [first, first + queries), a multiple of 16.
+struct TilePart {
+  int64_t keys, first, queries;
+  bool is_whole;
+  Matrix scores(const Matrix& all) const {
+    return all.some_rows(0, keys).some_columns(first, queries);
+  }  // also weights
+  Matrix of_keys(const Matrix& all) const { return all.some_rows(0, keys); }
+  Matrix of_queries(const Matrix& all) const { return all.some_rows(first, queries); }
+  Matrix columns(const Matrix& all) const { return all.some_columns(first, queries); }
+};
+
+// visit(part) for the parts of a tile: the tile itself, or, on the diagonal of a causal layer, slices of 16 queries
+// with the keys that these see, and then all queries that see all keys.
+template <class Visit>
+void each_part(const KeyBlock& keys, const QueryRange& range, bool causal, Visit visit) {
+  const auto even = [](int64_t n) { return (n + 1) / 2 * 2; };
+  const int64_t queries = padded(range.count);
+  int64_t first = 0;
+  for (; causal && first < queries; first += tile) {
+    const int64_t last = range.first + first + tile - 1, *const end = keys.positions + keys.count;
+    const int64_t seen = std::upper_bound(keys.positions, end, last) - keys.positions;
+    if (seen == keys.count) break;
+    if (seen > 0) visit(TilePart{even(seen), first, tile, false});
+  }
+  if (first < queries) visit(TilePart{even(keys.count), first, queries - first, first == 0});
+}
+
 // Hides the scores b.p of keys from `end` on, of later ones if causal, and of those outside of the band.
-void hide(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlock& keys, const QueryRange& range, int64_t end) {
+void hide(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlock& keys, const QueryRange& range,
+          const TilePart& part, int64_t end) {
   const std::optional<Band>& band = x.settings.pattern.band;
-  const bool causal = x.s.causal && keys.positions[keys.count - 1] > range.first;
-  if (keys.count == block_size && !causal && !band) return;
-  const auto column = [&](int64_t query) { return std::clamp<int64_t>(query - range.first, 0, block_size); };
-  for (int64_t j = 0; j < block_size; ++j) {
+  const bool causal = x.s.causal && keys.positions[std::min(part.keys, keys.count) - 1] > range.first + part.first;
+  if (keys.count >= part.keys && !causal && !band) return;
+  const int64_t stop = part.first + part.queries;
+  const auto column = [&](int64_t query) { return std::clamp<int64_t>(query - range.first, part.first, stop); };
+  for (int64_t j = 0; j < part.keys; ++j) {
     const int64_t key = keys.positions[j];
-    int64_t from = key >= end ? block_size : causal ? column(key) : 0;
+    int64_t from = key >= end ? stop : causal ? column(key) : part.first;
     if (band && key < end && key >= band->global) {
       const int64_t to = column(key + band->reach + 1);
-      set_all(b.p.row(j) + to, hidden_score, block_size - to);
+      set_all(b.p.row(j) + to, hidden_score, stop - to);
       from = std::max(from, column(key - band->reach));
     }
-    set_all(b.p.row(j), hidden_score, from);
+    set_all(b.p.row(j) + part.first, hidden_score, from - part.first);
   }
+}
+
+// The bias of a tile -> b.f.
+void load_bias(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlock& keys, const QueryRange& range) {
+  const AttentionBias& bias = x.settings.bias;
+  if (!bias.data) return;
+  const int64_t matrix = bias.is_shared ? x.n % x.s.heads : x.n;
+  const float* const numbers = bias.data + matrix * bias.rows * bias.columns + keys.positions[0];
+  load(b.ft, {numbers, bias.columns, keys.count, queries_at_once * bias.columns}, range.first, range.count);
+  transpose(b.f, b.ft);
 }
 
 // Scores of the queries and keys that are loaded -> b.p.
 void find_scores(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlock& keys, const QueryRange& range,
-                 int64_t end) {
-  multiply(b.p, b.k, b.qt, Store::set);
-  if (const AttentionBias& bias = x.settings.bias; bias.data) {
-    const int64_t matrix = bias.is_shared ? x.n % x.s.heads : x.n;
-    const float* const numbers = bias.data + matrix * bias.rows * bias.columns + keys.positions[0];
-    load(b.f, {numbers, bias.columns, keys.count, block_size * bias.columns}, range.first, range.count);
-    transpose(b.ft, b.f);
-    for (int64_t j = 0; j < keys.count; ++j) accumulate(b.p.row(j), b.ft.row(j), block_size);
-  }
-  hide(b, x, keys, range, end);
+                 const TilePart& part, int64_t end) {
+  multiply(part.scores(b.p), part.of_keys(b.k), part.columns(b.qt), Store::set);
+  for (int64_t j = 0; x.settings.bias.data && j < part.keys; ++j)
+    accumulate(b.p.row(j) + part.first, b.f.row(j) + part.first, part.queries);
+  hide(b, x, keys, range, part, end);
 }
 
 // The factors of dropout -> b.f. Eight neighbouring weights of a query share a Philox block. Not inlined: its arrays
@@ -165,20 +213,21 @@ RUNNEL_NOINLINE void draw_dropout(const SoftmaxBlock& b, const SoftmaxSequence& 
                                   const QueryRange& range) {
   const Dropout& dropout = x.settings.dropout;
   if (dropout.p == 0) return;
-  constexpr int64_t each = block_size / 8, count = block_size * each;  // Philox blocks of a query, and of all
+  constexpr int64_t each = keys_at_once / 8, count = queries_at_once * each;  // Philox blocks of a query, and of all
   uint64_t index[count];
   for (int64_t i = 0; i < count; ++i)
     index[i] =
         static_cast<uint64_t>((first_weight(x.s, x.n, range.first + i / each) + keys.positions[0]) / 8 + i % each);
-  uint16_t numbers[block_size * block_size];
+  uint16_t numbers[queries_at_once * keys_at_once];
   draw_numbers(numbers, index, count, dropout.key);
   const DropoutFactors factors(dropout.p);
-  for (int64_t i = 0; i < block_size * block_size; i += lanes) store(b.ft.row(0) + i, factors(numbers + i));
+  for (int64_t i = 0; i < queries_at_once * keys_at_once; i += lanes) store(b.ft.row(0) + i, factors(numbers + i));
   transpose(b.f, b.ft);
 }
-void drop(const SoftmaxBlock& b, const Matrix& weights, const Dropout& dropout) {
+void drop(const Matrix& weights, const Matrix& factors, const Dropout& dropout) {
   if (dropout.p == 0) return;
-  for (int64_t i = 0; i < weights.vectors(); ++i) weights.data[i] *= b.f.data[i];
+  for (int64_t j = 0; j < weights.rows; ++j)
+    for (int64_t c = 0; c < weights.columns / lanes; ++c) weights.lanes_of(j)[c] *= factors.lanes_of(j)[c];
 }
 
 // Of work for several threads.
@@ -203,22 +252,28 @@ void cpu::softmax_attention_forward(float* y, float* l, const float* q, const fl
         const QueryRange range = ranges[static_cast<size_t>(number)];
         const SoftmaxSequence x(s, settings, lengths, n);
         const KeyList list(x, range);
-        load(b.q, x.of_queries(q, s.e), range.first, range.count, [scale](Lanes a) RUNNEL_INLINE { return scale * a; });
-        transpose(b.qt, b.q);
+        load_queries(b.q, b.qt, x.of_queries(q, s.e), range, scale);
         b.y.clear();
         b.total.clear();
-        set_all(b.largest.row(0), hidden_score, block_size);
-        for (int64_t t = 0; t < list.count; t += block_size) {
+        set_all(b.largest.row(0), hidden_score, queries_at_once);
+        for (int64_t t = 0; t < list.count; t += keys_at_once) {
           const KeyBlock keys(list, t);
           keys.load_rows(b.k, x.of_keys(k, s.e));
           keys.load_rows(b.v, x.of_keys(v, s.m));
-          find_scores(b, x, keys, range, list.end);
-          advance_softmax(b.softmax(), b.p, block_size);
+          load_bias(b, x, keys, range);
           draw_dropout(b, x, keys, range);
-          drop(b, b.p, settings.dropout);
-          for (int64_t i = 0; i < block_size; ++i)
-            for (int64_t c = 0; c < b.m / lanes; ++c) b.y.lanes_of(i)[c] *= b.factor.row(0)[i];
-          multiply_transposed(b.y, b.p, b.v, Store::add);
+          each_part(keys, range, s.causal, [&](const TilePart& part) {
+            const Matrix p = part.scores(b.p), y_part = part.of_queries(b.y);
+            find_scores(b, x, keys, range, part, list.end);
+            float* const factor = b.factor.row(0) + part.first;
+            advance_softmax({b.largest.row(0) + part.first, b.total.row(0) + part.first, factor, part.queries}, p,
+                            part.keys);
+            drop(p, part.scores(b.f), settings.dropout);
+            for (int64_t i = 0; i < part.queries; ++i)
+              if (factor[i] != 1)
+                for (int64_t c = 0; c < b.m / lanes; ++c) y_part.lanes_of(i)[c] *= factor[i];
+            multiply_transposed(y_part, p, part.of_keys(b.v), Store::add);
+          });
         }
         const auto y_n = x.of_queries(y, s.m);
         for (int64_t i = 0; i < range.count; ++i) {
@@ -233,7 +288,62 @@ void cpu::softmax_attention_forward(float* y, float* l, const float* q, const fl
   }
 }
 
-// Threads share the sequences; those that share a matrix of the bias are one's.
+namespace {
+
+// Where the gradients of a sequence's keys and values are summed up.
+struct KeyGradients {
+  SequenceRows<float> dk, dv;
+  void clear_all(int64_t length) const {
+    for (int64_t j = 0; j < length; ++j) {
+      clear(dk(j), dk.width);
+      clear(dv(j), dv.width);
+    }
+  }
+};
+
+// Backward for the queries of a range, which are loaded, and a block of keys.
+void backward_tile(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlock& keys, const QueryRange& range,
+                   int64_t end, const KeyGradients& to, float* db) {
+  const Dropout& dropout = x.settings.dropout;
+  const AttentionBias& bias = x.settings.bias;
+  load_bias(b, x, keys, range);
+  draw_dropout(b, x, keys, range);
+  if (db) b.w.clear();
+  bool is_cut = false;
+  each_part(keys, range, x.s.causal, [&](const TilePart& part) {
+    const Matrix p = part.scores(b.p), w = part.scores(b.w), f = part.scores(b.f);
+    find_scores(b, x, keys, range, part, end);
+    multiply(w, part.of_keys(b.v), part.columns(b.gt), Store::set);
+    drop(w, f, dropout);
+    const float *const l = b.l.row(0) + part.first, *const d = b.d.row(0) + part.first;
+    for (int64_t j = 0; j < part.keys; ++j)
+      for (int64_t c = 0; c < part.queries / lanes; ++c) {
+        Lanes &p_ij = p.lanes_of(j)[c], &w_ij = w.lanes_of(j)[c];
+        p_ij = exp(p_ij - load(l + c * lanes));
+        w_ij = p_ij * (w_ij - load(d + c * lanes));
+      }
+    drop(p, f, dropout);
+    if (!part.is_whole && !std::exchange(is_cut, true)) b.dk.clear(), b.dv.clear();
+    const Store how = part.is_whole ? Store::set : Store::add;
+    multiply(part.of_keys(b.dv), p, part.of_queries(b.g), how);
+    multiply(part.of_keys(b.dk), w, part.of_queries(b.q), how);
+    multiply_transposed(part.of_queries(b.dq), w, part.of_keys(b.k), Store::add);
+  });
+  for (int64_t j = 0; j < keys.count; ++j) {
+    accumulate(to.dk(keys.positions[j]), b.dk.row(j), x.s.e);
+    accumulate(to.dv(keys.positions[j]), b.dv.row(j), x.s.m);
+  }
+  if (!db) return;
+  transpose(b.ft, b.w);
+  for (int64_t i = 0; i < range.count; ++i)
+    accumulate(db + (range.first + i) * bias.columns + keys.positions[0], b.ft.row(i), keys.count);
+}
+
+}  // namespace
+
+// Threads share the sequences, and of fewer than eight also parts of their queries: part n of `parts` has the ranges n,
+// n + parts and so on. The last part sums up dk and dv in place, the others in memory of their own. Sequences that
+// share a matrix of the bias are one's.
 void cpu::softmax_attention_backward(float* dq, float* dk, float* dv, float* dbias, const float* dy, const float* y,
                                      const float* l, const float* q, const float* k, const float* v,
                                      const int32_t* lengths, AttentionSizes s, SoftmaxSettings settings) {
@@ -241,68 +351,65 @@ void cpu::softmax_attention_backward(float* dq, float* dk, float* dv, float* dbi
   const AttentionBias& bias = settings.bias;
   const int64_t owners = bias.is_shared ? s.heads : s.sequences(), numbers = bias.rows * bias.columns;
   const std::vector<QueryRange> ranges = query_ranges(settings.pattern, s.length);
-  const ThreadScratch scratch(SoftmaxBlock::floats(s, s.length));
+  const int64_t parts = owners == 0 ? 1 : std::clamp<int64_t>(std::ssize(ranges) / 4, 1, (7 + owners) / owners);
+  const int64_t key_floats = s.key_length * s.e, value_floats = s.key_length * s.m;  // of a sequence
+  const Scratch sums((parts - 1) * s.sequences() * (key_floats + value_floats));
+  const auto gradients_of = [&](const SoftmaxSequence& x, int64_t part) -> KeyGradients {
+    if (part + 1 == parts) return {x.of_keys(dk, s.e), x.of_keys(dv, s.m)};
+    float* const own = sums.data() + (part * s.sequences() + x.n) * (key_floats + value_floats);
+    return {{own, s.e, s.e, 0}, {own + key_floats, s.m, s.m, 0}};
+  };
+  const ThreadScratch scratch(SoftmaxBlock::floats(s));
+  if (dbias) parallel_rows(owners, numbers, [=](int64_t owner) { clear(dbias + owner * numbers, numbers); });
 #pragma omp parallel if (is_enough(s))
   {
-    const SoftmaxBlock b(s, scratch.this_thread(), s.length);
-#pragma omp for schedule(static)
-    for (int64_t owner = 0; owner < owners; ++owner) {
-      float* const db = dbias ? dbias + owner * numbers : nullptr;
-      if (db) clear(db, numbers);
-      for (int64_t n = owner; n < s.sequences(); n += owners) {
-        const SoftmaxSequence x(s, settings, lengths, n);
-        const auto q_n = x.of_queries(q, s.e), dy_n = x.of_queries(dy, s.m), y_n = x.of_queries(y, s.m);
-        const auto k_n = x.of_keys(k, s.e), v_n = x.of_keys(v, s.m);
-        const auto dq_n = x.of_queries(dq, s.e), dk_n = x.of_keys(dk, s.e), dv_n = x.of_keys(dv, s.m);
-        for (int64_t i = 0; i < s.length; ++i) b.d.row(0)[i] = dot(dy_n(i), y_n(i), s.m);
-        for (int64_t j = 0; j < s.key_length; ++j) {
-          clear(dk_n(j), s.e);
-          clear(dv_n(j), s.m);
-        }
-        for (const QueryRange& range : ranges) {
-          const KeyList list(x, range);
-          float l_i[block_size] = {}, d_i[block_size] = {};
-          copy_numbers(l_i, l + n * s.length + range.first, range.count);
-          copy_numbers(d_i, b.d.row(0) + range.first, range.count);
-          load(b.q, q_n, range.first, range.count, [scale](Lanes a) RUNNEL_INLINE { return scale * a; });
-          load(b.g, dy_n, range.first, range.count);
-          transpose(b.qt, b.q);
-          transpose(b.gt, b.g);
-          b.dq.clear();
-          for (int64_t t = 0; t < list.count; t += block_size) {
-            const KeyBlock keys(list, t);
-            keys.load_rows(b.k, k_n);
-            keys.load_rows(b.v, v_n);
-            find_scores(b, x, keys, range, list.end);
-            multiply(b.w, b.v, b.gt, Store::set);
-            draw_dropout(b, x, keys, range);
-            drop(b, b.w, settings.dropout);
-            for (int64_t j = 0; j < block_size; ++j)
-              for (int64_t c = 0; c < block_size / lanes; ++c) {
-                Lanes &p = b.p.lanes_of(j)[c], &w = b.w.lanes_of(j)[c];
-                p = exp(p - load(l_i + c * lanes));
-                w = p * (w - load(d_i + c * lanes));
-              }
-            drop(b, b.p, settings.dropout);
-            multiply(b.dv, b.p, b.g, Store::set);
-            multiply(b.dk, b.w, b.q, Store::set);
-            multiply_transposed(b.dq, b.w, b.k, Store::add);
-            for (int64_t j = 0; j < keys.count; ++j) {
-              accumulate(dk_n(keys.positions[j]), b.dk.row(j), s.e);
-              accumulate(dv_n(keys.positions[j]), b.dv.row(j), s.m);
-            }
-            if (!db) continue;
-            transpose(b.ft, b.w);
+    const SoftmaxBlock b(s, scratch.this_thread());
+#pragma omp for collapse(2) schedule(dynamic)
+    for (int64_t owner = 0; owner < owners; ++owner)
+      for (int64_t part = 0; part < parts; ++part) {
+        float* const db = dbias ? dbias + owner * numbers : nullptr;
+        for (int64_t n = owner; n < s.sequences(); n += owners) {
+          const SoftmaxSequence x(s, settings, lengths, n);
+          const auto q_n = x.of_queries(q, s.e), dy_n = x.of_queries(dy, s.m), y_n = x.of_queries(y, s.m);
+          const auto k_n = x.of_keys(k, s.e), v_n = x.of_keys(v, s.m);
+          const auto dq_n = x.of_queries(dq, s.e);
+          const KeyGradients to = gradients_of(x, part);
+          to.clear_all(s.key_length);
+          for (int64_t number = part; number < std::ssize(ranges); number += parts) {
+            const QueryRange range = ranges[static_cast<size_t>(number)];
+            const KeyList list(x, range);
+            b.l.clear();
+            b.d.clear();
+            copy_numbers(b.l.row(0), l + n * s.length + range.first, range.count);
             for (int64_t i = 0; i < range.count; ++i)
-              accumulate(db + (range.first + i) * bias.columns + keys.positions[0], b.ft.row(i), keys.count);
+              b.d.row(0)[i] = dot(dy_n(range.first + i), y_n(range.first + i), s.m);
+            load_queries(b.q, b.qt, q_n, range, scale);
+            load_queries(b.g, b.gt, dy_n, range, 1);
+            b.dq.clear();
+            for (int64_t t = 0; t < list.count; t += keys_at_once) {
+              const KeyBlock keys(list, t);
+              keys.load_rows(b.k, k_n);
+              keys.load_rows(b.v, v_n);
+              backward_tile(b, x, keys, range, list.end, to, db);
+            }
+            for (int64_t i = 0; i < range.count; ++i)
+              map(
+                  dq_n(range.first + i), s.e, [scale](Lanes sum) RUNNEL_INLINE { return scale * sum; }, b.dq.row(i));
           }
-          for (int64_t i = 0; i < range.count; ++i)
-            map(
-                dq_n(range.first + i), s.e, [scale](Lanes sum) RUNNEL_INLINE { return scale * sum; }, b.dq.row(i));
         }
       }
-    }
   }
+  const int64_t rows = parts > 1 ? s.sequences() * s.key_length : 0;
+  parallel_rows(rows, parts * (s.e + s.m), [&](int64_t row) {
+    const SoftmaxSequence x(s, settings, lengths, row / s.key_length);
+    const int64_t j = row % s.key_length;
+    const KeyGradients to = gradients_of(x, parts - 1);
+    for (int64_t part = 0; part + 1 < parts; ++part) {
+      const KeyGradients from = gradients_of(x, part);
+      accumulate(to.dk(j), from.dk(j), s.e);
+      accumulate(to.dv(j), from.dv(j), s.m);
+    }
+  });
 }
 
 // The keys are kept as columns: scores of neighbouring positions are then neighbours.
