@@ -88,18 +88,22 @@ class PanelMatrix {
   // c[m,n] = a[m,k] this; or, if told to add, c +=. a is read `panel_depth` numbers of some rows at a time, which stay
   // in the second-level cache.
   void multiply(float* c, PanelOperand a, int64_t m, bool add) const {
-    for (int64_t t = 0; t < k_; t += panel_depth)
-      for (int64_t j = 0; j < panels(n_); ++j) {
-        const int64_t column = j * panel_columns;
-        const float* const panel = memory_.data() + column * k_ + t * panel_columns;
-        for (int64_t r = 0; r < m; r += max_block_rows)
-          panel_product(c + r * n_ + column, n_, a.rows + r * k_ + t, k_, 1, panel, std::min(panel_depth, k_ - t),
-                        std::min<int64_t>(max_block_rows, m - r), n_ - column,
-                        t == 0 && !add ? Store::set : Store::add);
-      }
+    for (int64_t first = 0; first < m; first += rows_at_once)
+      for (int64_t t = 0; t < k_; t += panel_depth)
+        for (int64_t j = 0; j < panels(n_); ++j) {
+          const int64_t column = j * panel_columns;
+          const float* const panel = memory_.data() + column * k_ + t * panel_columns;
+          for (int64_t r = first; r < std::min(first + rows_at_once, m); r += max_block_rows)
+            panel_product(c + r * n_ + column, n_, a.rows + r * k_ + t, k_, 1, panel, std::min(panel_depth, k_ - t),
+                          std::min<int64_t>(max_block_rows, m - r), n_ - column,
+                          t == 0 && !add ? Store::set : Store::add);
+        }
   }
 
  private:
+  // Few, since rows that are a power of two apart compete for a part of the cache.
+  static constexpr int64_t rows_at_once = 16 * max_block_rows;
+
   int64_t k_, n_;
   Scratch memory_;
 };
@@ -109,16 +113,18 @@ inline void transposed_product(float* c, PanelOperand a, PanelOperand b, int64_t
   const Scratch right(rows * panels(n) * panel_columns), left(rows * (m + max_block_rows));
   for (int64_t j = 0; j < panels(n); ++j)
     pack_panel(right.data() + j * rows * panel_columns, b.rows, rows, n, false, j);
-  for (int64_t r = 0; r < m; r += max_block_rows) {
-    const int64_t count = std::min<int64_t>(max_block_rows, m - r);
-    for (int64_t t = 0; t < rows; ++t) {
-      float* const to = left.data() + r * rows + t * max_block_rows;
-      if (count == max_block_rows)
-        std::memcpy(to, a.rows + t * m + r, max_block_rows * sizeof(float));
-      else
-        copy_numbers(to, a.rows + t * m + r, count);
+  constexpr int64_t together = 8;  // rows of a, whose cache lines are read to their ends
+  for (int64_t first = 0; first < rows; first += together)
+    for (int64_t r = 0; r < m; r += max_block_rows) {
+      const int64_t count = std::min<int64_t>(max_block_rows, m - r);
+      for (int64_t t = first; t < std::min(first + together, rows); ++t) {
+        float* const to = left.data() + r * rows + t * max_block_rows;
+        if (count == max_block_rows)
+          std::memcpy(to, a.rows + t * m + r, max_block_rows * sizeof(float));
+        else
+          copy_numbers(to, a.rows + t * m + r, count);
+      }
     }
-  }
   for (int64_t j = 0; j < panels(n); ++j)
     for (int64_t r = 0; r < m; r += max_block_rows)
       panel_product(c + r * n + j * panel_columns, n, left.data() + r * rows, 1, max_block_rows,
