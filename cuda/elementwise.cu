@@ -1,32 +1,12 @@
 // The elementwise functions and, with broadcasting, those of two numbers: the formulas of ops/kernels/formulas.h, in
 // map (cuda/map.h) where all operands are contiguous.
+#include "cuda/functions.h"
 #include "cuda/map.h"
 #include "ops/kernels/elementwise.h"
 
 namespace runnel::cuda {
 namespace {
 
-__device__ float exp(float x) { return expf(x); }
-__device__ float log(float x) { return logf(x); }
-__device__ float log1p(float x) { return log1pf(x); }
-__device__ float sqrt(float x) { return sqrtf(x); }
-__device__ float abs(float x) { return fabsf(x); }
-__device__ float tanh(float x) { return tanhf(x); }
-__device__ float sigmoid(float x) { return 1 / (1 + expf(-x)); }
-// Phi(x), the standard normal distribution function.
-__device__ float normal_cdf(float x) { return 0.5f * erfcf(-0.70710678f * x); }
-
-#define FUNCTION(name, value, saved, derivative)          \
-  struct name##_formula {                                 \
-    static __device__ float forward(float x) {            \
-      [[maybe_unused]] constexpr float zero = 0, one = 1; \
-      return value;                                       \
-    }                                                     \
-    static __device__ float backward(float saved) {       \
-      [[maybe_unused]] constexpr float zero = 0, one = 1; \
-      return derivative;                                  \
-    }                                                     \
-  };
 #define BINARY(name, value, da, db)                                                                     \
   struct name##_formula {                                                                               \
     static __device__ float forward([[maybe_unused]] float a, [[maybe_unused]] float b) {               \
@@ -39,7 +19,6 @@ __device__ float normal_cdf(float x) { return 0.5f * erfcf(-0.70710678f * x); }
     }                                                                                                   \
   };
 #include "ops/kernels/formulas.h"
-#undef FUNCTION
 #undef BINARY
 
 // Launch: over_fours(n). Owns: y[i]. Shared: none.

@@ -29,8 +29,7 @@ Tensor EncoderLayer::attend(const Tensor& x, const AttentionContext& context, Dr
 }
 
 Tensor EncoderLayer::feed_forward(const Tensor& x, Dropout inner, Dropout outer) const {
-  const Tensor hidden = gelu ? dropout(runnel::gelu(linear1(x)), inner) : linear1(x, Activation::relu, inner);
-  return linear2(hidden, Activation::none, outer);
+  return linear2(linear1(x, activation, inner), Activation::none, outer);
 }
 
 Tensor EncoderLayer::operator()(const Tensor& x, float probability, const AttentionContext& context) const {
@@ -73,7 +72,7 @@ Encoder::Encoder(const EncoderConfig& c, bool causal, int64_t max_length, Key in
                       .norm2 = unit_layer_norm(d, device),
                       .heads = c.heads,
                       .pre_norm = c.norm == "pre",
-                      .gelu = c.gelu});
+                      .activation = c.gelu ? Activation::gelu : Activation::relu});
     EncoderLayer& layer = layers.back();
     has_key ? stack_parameters({&layer.query, &layer.key, &layer.value})
             : stack_parameters({&layer.query, &layer.value});

@@ -42,7 +42,8 @@ struct EncoderLayer {
   Linear linear1, linear2;  // [F,D] [D,F]
   LayerNorm norm2;
   int64_t heads = 1;
-  bool pre_norm = false, gelu = false;
+  bool pre_norm = false;
+  Activation activation = Activation::relu;  // of the feed-forward layers
 
   Tensor operator()(const Tensor& x, float dropout, const AttentionContext& context) const;  // [B,L,D] -> [B,L,D]
 

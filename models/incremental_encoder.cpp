@@ -12,7 +12,7 @@ struct IncrementalEncoder::Packed {
     std::vector<PackedLinear> projections;  // query, key, value
     PackedLinear out, linear1, linear2;
     LayerNorm norm1, norm2;
-    bool gelu;
+    Activation activation;
     std::shared_ptr<const AttentionLayer> attention;
 
     explicit Layer(const EncoderLayer& l)
@@ -22,12 +22,10 @@ struct IncrementalEncoder::Packed {
           linear2(l.linear2.weight, l.linear2.bias),
           norm1(l.norm1),
           norm2(l.norm2),
-          gelu(l.gelu),
+          activation(l.activation),
           attention(l.attention) {}
 
-    Tensor feed_forward(const Tensor& x) const {
-      return linear(gelu ? runnel::gelu(linear(x, linear1)) : linear(x, linear1, Activation::relu), linear2);
-    }
+    Tensor feed_forward(const Tensor& x) const { return linear(linear(x, linear1, activation), linear2); }
   };
   EncoderConfig config;
   std::vector<Layer> layers;

@@ -1,4 +1,5 @@
-// y = dropout(activation(x w^T + b)), of one layer or of several with one input. The rule keeps x, w and, for relu, y.
+// y = dropout(activation(x w^T + b)), of one layer or of several with one input. The rule keeps x, w and, for relu, y,
+// for gelu its argument.
 #include <algorithm>
 #include <vector>
 
@@ -29,7 +30,10 @@ std::vector<Tensor> linear(const Tensor& x, const std::vector<Tensor>& w, const 
   };
   const Tensor weights = stacked(constants(w)), biases = b[0] ? stacked(constants(b)) : Tensor();
   Tensor y(x.shape().with_last(s.out).stacked(s.layers), x.device());
-  DISPATCH(x.device(), linear_forward(y.data(), x.data(), weights.data(), biases.data(), s, activation, dropout));
+  const bool keeps_argument = activation == Activation::gelu && is_recording();
+  Tensor z = keeps_argument ? Tensor(y.shape(), x.device()) : y;
+  DISPATCH(x.device(),
+           linear_forward(y.data(), z.data(), x.data(), weights.data(), biases.data(), s, activation, dropout));
 
   const auto any_wants_grad = [](const std::vector<Tensor>& all) {
     return std::any_of(all.begin(), all.end(), [](const Tensor& t) { return t.wants_grad(); });
@@ -37,7 +41,7 @@ std::vector<Tensor> linear(const Tensor& x, const std::vector<Tensor>& w, const 
   std::vector<Tensor> inputs{x};
   inputs.insert(inputs.end(), w.begin(), w.end());
   inputs.insert(inputs.end(), b.begin(), b.end());
-  const Tensor kept = activation == Activation::relu ? y : Tensor();
+  const Tensor kept = activation == Activation::none ? Tensor() : z;
   return record(
       "linear", inputs, y.parts(),
       [x, weights, kept, wants_w = any_wants_grad(w), wants_b = any_wants_grad(b), s, activation, dropout](

@@ -4,6 +4,7 @@
 
 #include "engine/check.h"
 #include "engine/tape.h"
+#include "ops/elementwise.h"
 #include "ops/kernels/linear.h"
 #include "ops/linear.h"
 
@@ -43,8 +44,11 @@ std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers
   for (size_t i = 0; i < plain_w.size(); ++i) y.push_back(linear(x, plain_w[i], plain_b[i], activation));
   if (packed.empty() || x.size() == 0) return y;
   const int64_t in = x.shape()[-1];
-  CPU_DISPATCH(
-      packed_linear(packed.data(), std::ssize(packed), x.data(), x.size() / in, in, layers[0].precision_, activation));
+  const bool gelus = activation == Activation::gelu;  // which the kernel lacks
+  CPU_DISPATCH(packed_linear(packed.data(), std::ssize(packed), x.data(), x.size() / in, in, layers[0].precision_,
+                             gelus ? Activation::none : activation));
+  for (Tensor& own : y)
+    if (gelus) own = gelu(own);
   return y;
 }
 

@@ -4,7 +4,7 @@
 
 namespace runnel {
 
-enum class Activation { none, relu };
+enum class Activation { none, relu, gelu };
 
 // phi, which linear attention applies to each element of queries and keys; results are positive.
 enum class FeatureMap {

@@ -11,7 +11,16 @@ using namespace runnel::test;
 
 namespace {
 
-std::vector<double> reference(const Tensor& x, const Tensor& w, const Tensor& b, bool relu) {
+constexpr Activation activations[] = {Activation::none, Activation::relu, Activation::gelu};
+
+double activated(double z, Activation activation) {
+  return activation == Activation::relu   ? std::max(z, 0.0)
+         : activation == Activation::gelu ? z * 0.5 * std::erfc(-z * std::sqrt(0.5))
+                                          : z;
+}
+
+std::vector<double> reference(const Tensor& x, const Tensor& w, const Tensor& b,
+                              Activation activation = Activation::none) {
   const int64_t out = w.shape()[0], in = w.shape()[1], rows = x.size() / in;
   const auto dx = doubles(x), dw = doubles(w), db = doubles(b);
   std::vector<double> y(static_cast<size_t>(rows * out));
@@ -20,7 +29,7 @@ std::vector<double> reference(const Tensor& x, const Tensor& w, const Tensor& b,
       double total = b ? db[static_cast<size_t>(j)] : 0;
       for (int64_t i = 0; i < in; ++i)
         total += dx[static_cast<size_t>(r * in + i)] * dw[static_cast<size_t>(j * in + i)];
-      y[static_cast<size_t>(r * out + j)] = relu ? std::max(total, 0.0) : total;
+      y[static_cast<size_t>(r * out + j)] = activated(total, activation);
     }
   return y;
 }
@@ -31,18 +40,17 @@ TEST_CASE("linear equals its definition, from one row to several panels, wide an
   for (const Device device : devices())
     for (const int64_t rows : {0, 1, 2, 3, 4, 5, 31, 129, 300})
       for (const auto& [out, in] : {std::array<int64_t, 2>{1, 1}, {33, 65}, {65, 33}, {3, 600}, {16, 16}})
-        for (const bool relu : {false, true})
+        for (const Activation activation : activations)
           for (const bool bias : {false, true}) {
             CAPTURE(rows);
             CAPTURE(out);
             CAPTURE(in);
-            CAPTURE(relu);
+            CAPTURE(static_cast<int>(activation));
             CAPTURE(bias);
             const Tensor x = random_tensor(Shape{rows, in}, 1, -1, 1, device);
             const Tensor w = random_tensor(Shape{out, in}, 2, -1, 1, device);
             const Tensor b = bias ? random_tensor(Shape{out}, 3, -1, 1, device) : Tensor();
-            check_close(linear(x, w, b, relu ? Activation::relu : Activation::none), reference(x, w, b, relu),
-                        in > 200 ? reduction : rounding);
+            check_close(linear(x, w, b, activation), reference(x, w, b, activation), in > 200 ? reduction : rounding);
           }
 }
 
@@ -55,7 +63,7 @@ TEST_CASE("linear: relu leaves NaN as it is, packed or not") {  // on the CPU; c
 
 TEST_CASE("linear with dropout is linear, then dropout") {
   for (const Device device : devices())
-    for (const Activation activation : {Activation::none, Activation::relu}) {
+    for (const Activation activation : activations) {
       const Tensor x = random_tensor(Shape{3, 100, 5}, 1, -1, 1, device);
       const Tensor w = random_tensor(Shape{7, 5}, 2, -1, 1, device), b = random_tensor(Shape{7}, 3, -1, 1, device);
       const Dropout drop{0.3f, Key{5}};
@@ -97,7 +105,7 @@ TEST_CASE(
   if (!cuda_is_emulated()) return;
   setenv("SIMT_FAULT", "refused-epilogues", 1);
   const int64_t rows = 37, out = 43, in = 41;
-  for (const Activation activation : {Activation::none, Activation::relu})
+  for (const Activation activation : activations)
     for (const bool bias : {true, false}) {
       CAPTURE(bias);
       std::vector<std::vector<double>> expected;
@@ -145,6 +153,8 @@ TEST_CASE("linear's gradients") {
                         {x, w, b});
         check_gradients([&](const auto& in_) { return linear(in_[0], in_[1], Tensor(), Activation::none, drop); },
                         {x, w});
+        check_gradients([&](const auto& in_) { return linear(in_[0], in_[1], in_[2], Activation::gelu, drop); },
+                        {x, w, b});
         // A bias of +-4 keeps relu off its kink, on either side of it.
         std::vector<float> far(static_cast<size_t>(out));
         for (size_t j = 0; j < far.size(); ++j) far[j] = j % 2 ? 4.0f : -4.0f;
@@ -156,7 +166,7 @@ TEST_CASE("linear's gradients") {
 TEST_CASE("linear: of several layers with one input, each gradient is its own, and that of the input their sum") {
   for (const Device device : devices()) {
     for (const int64_t out : {3, 4})
-      for (const Activation activation : {Activation::none, Activation::relu}) {
+      for (const Activation activation : activations) {
         const Tensor x = random_tensor(Shape{5, 7}, 1, -1, 1, device);
         const std::vector<Tensor> in{
             x, random_tensor(Shape{out, 7}, 2, -1, 1, device), random_tensor(Shape{out, 7}, 3, -1, 1, device),
@@ -223,10 +233,11 @@ TEST_CASE("packed layers change nothing but the order of sums") {
         const Tensor b = random_tensor(Shape{out}, 3, -1, 1, device);
         const Tensor other = random_tensor(Shape{7, in}, 4, -1, 1, device);
         const std::vector<PackedLinear> layers{{w, b}, {other, Tensor::full(Shape{7}, 0, device)}};
-        check_close(linear(x, layers[0], Activation::relu), reference(x, w, b, true), rounding);
+        for (const Activation activation : activations)
+          check_close(linear(x, layers[0], activation), reference(x, w, b, activation), rounding);
         const std::vector<Tensor> both = linear(x, layers);
-        check_close(both[0], reference(x, w, b, false), rounding);
-        check_close(both[1], reference(x, other, {}, false), rounding);
+        check_close(both[0], reference(x, w, b), rounding);
+        check_close(both[1], reference(x, other, {}), rounding);
       }
   const PackedLinear layer(random_tensor(Shape{4, 5}, 1), random_tensor(Shape{4}, 1));
   check_fails([&] { linear(Tensor(Shape{2, 3}), layer); }, "linear: x [2,3] does not match w [4,5]");
@@ -272,9 +283,9 @@ TEST_CASE(
       }
       const Tensor x(Shape{rows, in}, numbers), near_x(Shape{rows, in}, multiples), near_w = rounded_to_int8(w);
       const std::vector<Tensor> y = linear(x, layers);
-      check_close(y[0], reference(near_x, near_w, b, false), rounding);
+      check_close(y[0], reference(near_x, near_w, b), rounding);
       CHECK(y[1].to_vector() == std::vector<float>(static_cast<size_t>(7 * rows), 2));
-      check_close(linear(x, layers[0], Activation::relu), reference(near_x, near_w, b, true), rounding);
+      check_close(linear(x, layers[0], Activation::relu), reference(near_x, near_w, b, Activation::relu), rounding);
     }
 }
 
@@ -317,8 +328,8 @@ TEST_CASE("in bf16, linear and its gradients are those of operands rounded to bf
   const Tensor y = linear(x, w, b);
   const Gradients g = tape.backward(weighted_sum(y, dy));
   set_precision(Precision::f32);
-  check_close(y, reference(rounded(x), rounded(w), b, false), rounding);
-  check_close(packed, reference(rounded(x), rounded(w), b, false), rounding);
+  check_close(y, reference(rounded(x), rounded(w), b), rounding);
+  check_close(packed, reference(rounded(x), rounded(w), b), rounding);
   check_close(g.of(x), doubles(matmul(rounded(dy), rounded(w))), reduction);
   check_close(g.of(w), doubles(matmul(rounded(dy), rounded(x), true)), reduction);
 }

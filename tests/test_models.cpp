@@ -501,7 +501,7 @@ TEST_CASE("encoder: pre-norm layers normalise what enters attention and the feed
   for (const bool gelu : {false, true}) {
     EncoderLayer layer = AutoregressiveTransformer(config, Key{1}).encoder.layers[0];
     layer.pre_norm = true;
-    layer.gelu = gelu;
+    layer.activation = gelu ? Activation::gelu : Activation::relu;
     const auto norm = [](const LayerNorm& own, const Tensor& x) { return layer_norm(x, own.weight, own.bias); };
     const Tensor x = random_tensor(Shape{2, 9, layer.query.weight.shape()[1]}, 5, -2, 5);
     const auto heads = [&](const Linear& projection) {

@@ -131,8 +131,8 @@ std::vector<BenchKernel> kernels(Device device) {
   CASE(2 * N, N, dropout, x0.data(), a.data(), n, dropped);
   CASE(R * D + F * D + R * F, 2 * R * D * F, matmul, y_wide.data(), a.data(), w.data(), 1, rows, f, d, false, true,
        false);
-  CASE(R * D + F * D + R * F, 2 * R * D * F, linear_forward, y_wide.data(), a.data(), w.data(), bias.data(),
-       LinearSizes{1, rows, f, d}, Activation::relu, none);
+  CASE(R * D + F * D + R * F, 2 * R * D * F, linear_forward, y_wide.data(), y_wide.data(), a.data(), w.data(),
+       bias.data(), LinearSizes{1, rows, f, d}, Activation::relu, none);
   CASE(2 * (R * D + F * D + R * F), 4 * R * D * F, linear_backward, x0.data(), weight_gradient.data(), small1.data(),
        wide.data(), a.data(), w.data(), wide.data(), LinearSizes{1, rows, f, d}, Activation::relu, none, false);
   CASE(3 * N, 8 * N, layer_norm_forward, x0.data(), mean.data(), rstd.data(), a.data(), b.data(), bias.data(),

@@ -1,22 +1,12 @@
 // The elementwise functions and, with broadcasting, those of two numbers: loops over the formulas of
 // ops/kernels/formulas.h. They are memory-bound, so each is one pass.
 #include "ops/kernels/elementwise.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/loops.h"
 
 namespace runnel {
 namespace {
 
-#define FUNCTION(name, value, saved, derivative)           \
-  struct name##_formula {                                  \
-    RUNNEL_INLINE static Lanes forward(Lanes x) {          \
-      [[maybe_unused]] const Lanes zero{}, one = splat(1); \
-      return value;                                        \
-    }                                                      \
-    RUNNEL_INLINE static Lanes backward(Lanes saved) {     \
-      [[maybe_unused]] const Lanes zero{}, one = splat(1); \
-      return derivative;                                   \
-    }                                                      \
-  };
 #define BINARY(name, value, da, db)                                                          \
   struct name##_formula {                                                                    \
     RUNNEL_INLINE static Lanes forward([[maybe_unused]] Lanes a, [[maybe_unused]] Lanes b) { \
@@ -33,7 +23,6 @@ namespace {
     }                                                                                        \
   };
 #include "ops/kernels/formulas.h"
-#undef FUNCTION
 #undef BINARY
 
 // use(formula of f)

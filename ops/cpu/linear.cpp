@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ops/cpu/dropout.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/packed_matrix.h"
 #include "ops/cpu/parallel.h"
 #include "ops/kernels/linear.h"
@@ -30,23 +31,26 @@ int64_t rows_of_block(int64_t rows, int64_t most) {
 }
 constexpr int64_t rows_in_cache = use_onednn ? 256 : 48;
 
-// y = activation(y + b)
-void finish(float* y, const float* b, int64_t rows, int64_t n, Activation activation) {
-  for (int64_t r = 0; r < rows; ++r, y += n) {
-    if (b) accumulate(y, b, n);
+// z += b, y = activation(z)
+void finish(float* y, float* z, const float* b, int64_t rows, int64_t n, Activation activation) {
+  for (int64_t r = 0; r < rows; ++r, y += n, z += n) {
+    if (b) accumulate(z, b, n);
     if (activation == Activation::relu)
       map(
-          y, n, [](Lanes x) RUNNEL_INLINE { return x <= 0 ? Lanes{} : x; }, y);  // NaN stays NaN
+          y, n, [](Lanes x) RUNNEL_INLINE { return x <= 0 ? Lanes{} : x; }, z);  // NaN stays NaN
+    else if (activation == Activation::gelu)
+      map(
+          y, n, [](Lanes x) RUNNEL_INLINE { return gelu_formula::forward(x); }, z);
   }
 }
 
 }  // namespace
 
-void cpu::linear_forward(float* y, const float* x, const float* w, const float* b, LinearSizes s, Activation activation,
-                         Dropout dropout) {
+void cpu::linear_forward(float* y, float* z, const float* x, const float* w, const float* b, LinearSizes s,
+                         Activation activation, Dropout dropout) {
   const auto [layers, rows, out, in] = s;
   if (rows == 0 || out == 0) return;
-  if (in == 0) clear(y, layers * s.outputs());
+  if (in == 0) clear(z, layers * s.outputs());
   std::deque<PackedWeights> wt;  // which cannot be moved
   for (int64_t i = 0; in > 0 && i < layers; ++i) wt.emplace_back(w + i * s.weights(), in, out, true);
   FirstError error;
@@ -58,9 +62,9 @@ void cpu::linear_forward(float* y, const float* x, const float* w, const float* 
       const PackedOperand operand(x + first * s.in, count * s.in);
       for (int64_t i = 0; i < s.layers; ++i) {
         const int64_t begin = i * s.outputs() + first * s.out;
-        float* const block = y + begin;
-        if (!wt.empty()) wt[static_cast<size_t>(i)].multiply(block, operand, count, false);
-        finish(block, b ? b + i * s.out : nullptr, count, s.out, activation);
+        float *const block = y + begin, *const argument = z + begin;
+        if (!wt.empty()) wt[static_cast<size_t>(i)].multiply(argument, operand, count, false);
+        finish(block, argument, b ? b + i * s.out : nullptr, count, s.out, activation);
         if (dropout.p > 0) apply_dropout(block, block, begin, count * s.out, dropout);
       }
     });
@@ -74,7 +78,7 @@ struct LayerGradients {
   float *dx, *dw, *db;  // each may be null
 };
 struct LayerInputs {
-  const float *dy, *x, *y;
+  const float *dy, *x, *kept;
   LinearSizes sizes;
   Activation activation;
   Dropout dropout;
@@ -87,13 +91,18 @@ const float* output_gradient(float* memory, const LayerInputs& of, int64_t begin
   const float* const dy = of.dy + begin;
   const int64_t n = count * of.sizes.out;
   if (of.activation == Activation::relu) {
-    const float kept = 1 / (1 - of.dropout.p);  // y is 0 where it was dropped
+    const float factor = 1 / (1 - of.dropout.p);  // y is 0 where it was dropped
     map(
-        memory, n, [kept](Lanes g, Lanes y) RUNNEL_INLINE { return y > 0 ? kept * g : Lanes{}; }, dy, of.y + begin);
+        memory, n, [factor](Lanes g, Lanes y) RUNNEL_INLINE { return y > 0 ? factor * g : Lanes{}; }, dy,
+        of.kept + begin);
     return memory;
   }
-  if (of.dropout.p == 0) return dy;
+  if (of.activation == Activation::none && of.dropout.p == 0) return dy;
   apply_dropout(memory, dy, begin, n, of.dropout);
+  if (of.activation == Activation::gelu)
+    map(
+        memory, n, [](Lanes g, Lanes z) RUNNEL_INLINE { return g * gelu_formula::backward(z); }, memory,
+        of.kept + begin);
   return memory;
 }
 
@@ -122,7 +131,7 @@ void backward_rows(const LayerGradients& to, const LayerInputs& of, const std::d
 }  // namespace
 
 void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w,
-                          const float* y, LinearSizes s, Activation activation, Dropout dropout, bool add_dx) {
+                          const float* kept, LinearSizes s, Activation activation, Dropout dropout, bool add_dx) {
   const int64_t weights = s.layers * s.weights(), biases = s.layers * s.out;
   if (s.rows == 0 || s.out == 0 || s.in == 0) {  // sums of nothing; db is overwritten below if there are numbers to add
     if (dx && !add_dx) clear(dx, s.rows * s.in);
@@ -139,7 +148,7 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
   const RowParts parts(s.rows, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most))), 1);
   const int64_t size = (dw ? weights : 0) + (db ? biases : 0);
   const Scratch sums((parts.count - 1) * size);
-  const LayerInputs inputs{dy, x, y, s, activation, dropout, add_dx};
+  const LayerInputs inputs{dy, x, kept, s, activation, dropout, add_dx};
   const auto of_part = [&](int64_t part) -> LayerGradients {
     if (part == 0) return {dx, dw, db};
     float* const own = sums.data() + (part - 1) * size;

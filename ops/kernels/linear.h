@@ -22,13 +22,14 @@ struct LinearSizes {
   int64_t products() const { return layers * rows * out * in; }
 };
 
-// y[i,rows,out] = dropout(activation(x[rows,in] w[i,out,in]^T + b[i,out])) for i < s.layers. b may be null.
-KERNEL(linear_forward(float* y, const float* x, const float* w, const float* b, LinearSizes s, Activation activation,
-                      Dropout dropout))
-// Any of dx, dw, db may be null. y, the output of the forward pass, is read for relu only: it is positive exactly where
-// the gradient passes. dx += instead of dx = if `add_dx`.
-KERNEL(linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, const float* y,
-                       LinearSizes s, Activation activation, Dropout dropout, bool add_dx))
+// z[i,rows,out] = x[rows,in] w[i,out,in]^T + b[i,out] and y = dropout(activation(z)) for i < s.layers. b may be null; z
+// is y, or where the activation is gelu may be kept apart from it.
+KERNEL(linear_forward(float* y, float* z, const float* x, const float* w, const float* b, LinearSizes s,
+                      Activation activation, Dropout dropout))
+// Any of dx, dw, db may be null. `kept` is y for relu, which is positive exactly where the gradient passes, z for gelu,
+// else not read. dx += instead of dx = if `add_dx`.
+KERNEL(linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w,
+                       const float* kept, LinearSizes s, Activation activation, Dropout dropout, bool add_dx))
 
 // bfloat16 numbers are the upper halves of floats.
 CPU_KERNEL(round_to_bf16(uint16_t* to, const float* from, int64_t n))
