@@ -18,26 +18,14 @@ constexpr int64_t panel_depth = 256;  // rows of a panel that stay in the first-
 
 inline int64_t panels(int64_t columns) { return (columns + panel_columns - 1) / panel_columns; }
 
-// c[r,:] = (or +=) sum_t a(r,t) b[t,:] for at most max_block_rows rows and the first `columns` columns of a panel b.
-// a(r,t) is a[r a_row + t a_step].
-inline void panel_product(float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_step, const float* b,
-                          int64_t depth, int64_t rows, int64_t columns, Store how) {
-  float edge[max_block_rows * panel_columns];  // where the panel has more columns than c
-  const bool whole = columns >= panel_columns;
-  float* const to = whole ? c : edge;
-  const int64_t to_row = whole ? c_row : panel_columns;
-  const Store to_how = whole ? how : Store::set;
-  const auto block = [&]<int count>(std::integral_constant<int, count>, int64_t r) {
-    block_product<count, 2>(to + r * to_row, to_row, a + r * a_row, a_row, a_step, b, panel_columns, depth, to_how);
-  };
-  if (rows == max_block_rows) {
-    block(std::integral_constant<int, max_block_rows>(), 0);
-  } else {
-    int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) block(std::integral_constant<int, 4>(), r);
-    for (; r < rows; ++r) block(std::integral_constant<int, 1>(), r);
-  }
-  if (whole) return;
+// c[r,:] = (or +=) sum_t a(r,t) b[t,:] for a block of rows and the first `columns` columns of a panel b. a(r,t) is
+// a[r a_row + t a_step].
+template <int rows>
+void panel_product(float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_step, const float* b,
+                   int64_t depth, int64_t columns, Store how) {
+  if (columns >= panel_columns) return block_product<rows, 2>(c, c_row, a, a_row, a_step, b, panel_columns, depth, how);
+  float edge[rows * panel_columns];  // the panel has more columns than c
+  block_product<rows, 2>(edge, panel_columns, a, a_row, a_step, b, panel_columns, depth, Store::set);
   for (int64_t r = 0; r < rows; ++r)
     if (how == Store::add)
       accumulate(c + r * c_row, edge + r * panel_columns, columns);
@@ -93,10 +81,11 @@ class PanelMatrix {
         for (int64_t j = 0; j < panels(n_); ++j) {
           const int64_t column = j * panel_columns;
           const float* const panel = memory_.data() + column * k_ + t * panel_columns;
-          for (int64_t r = first; r < std::min(first + rows_at_once, m); r += max_block_rows)
-            panel_product(c + r * n_ + column, n_, a.rows + r * k_ + t, k_, 1, panel, std::min(panel_depth, k_ - t),
-                          std::min<int64_t>(max_block_rows, m - r), n_ - column,
-                          t == 0 && !add ? Store::set : Store::add);
+          const auto block = [&]<int rows>(std::integral_constant<int, rows>, int64_t r) {
+            panel_product<rows>(c + (first + r) * n_ + column, n_, a.rows + (first + r) * k_ + t, k_, 1, panel,
+                                std::min(panel_depth, k_ - t), n_ - column, t == 0 && !add ? Store::set : Store::add);
+          };
+          each_block(std::min(rows_at_once, m - first), block);
         }
   }
 
@@ -110,26 +99,21 @@ class PanelMatrix {
 
 // c[m,n] = a[rows,m]^T b[rows,n]; or, if told to add, c +=. Both operands are packed, since their rows are far apart.
 inline void transposed_product(float* c, PanelOperand a, PanelOperand b, int64_t rows, int64_t m, int64_t n, bool add) {
-  const Scratch right(rows * panels(n) * panel_columns), left(rows * (m + max_block_rows));
+  const Scratch right(rows * panels(n) * panel_columns), left(rows * m);
   for (int64_t j = 0; j < panels(n); ++j)
     pack_panel(right.data() + j * rows * panel_columns, b.rows, rows, n, false, j);
   constexpr int64_t together = 8;  // rows of a, whose cache lines are read to their ends
   for (int64_t first = 0; first < rows; first += together)
-    for (int64_t r = 0; r < m; r += max_block_rows) {
-      const int64_t count = std::min<int64_t>(max_block_rows, m - r);
-      for (int64_t t = first; t < std::min(first + together, rows); ++t) {
-        float* const to = left.data() + r * rows + t * max_block_rows;
-        if (count == max_block_rows)
-          std::memcpy(to, a.rows + t * m + r, max_block_rows * sizeof(float));
-        else
-          copy_numbers(to, a.rows + t * m + r, count);
-      }
-    }
+    each_block(m, [&]<int count>(std::integral_constant<int, count>, int64_t r) {
+      for (int64_t t = first; t < std::min(first + together, rows); ++t)
+        std::memcpy(left.data() + r * rows + t * count, a.rows + t * m + r, count * sizeof(float));
+    });
   for (int64_t j = 0; j < panels(n); ++j)
-    for (int64_t r = 0; r < m; r += max_block_rows)
-      panel_product(c + r * n + j * panel_columns, n, left.data() + r * rows, 1, max_block_rows,
-                    right.data() + j * rows * panel_columns, rows, std::min<int64_t>(max_block_rows, m - r),
-                    n - j * panel_columns, add ? Store::add : Store::set);
+    each_block(m, [&]<int count>(std::integral_constant<int, count>, int64_t r) {
+      panel_product<count>(c + r * n + j * panel_columns, n, left.data() + r * rows, 1, count,
+                           right.data() + j * rows * panel_columns, rows, n - j * panel_columns,
+                           add ? Store::add : Store::set);
+    });
 }
 
 }  // namespace

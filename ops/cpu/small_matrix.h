@@ -56,10 +56,28 @@ RUNNEL_NOINLINE void block_product(float* c, int64_t c_row, const float* a, int6
     }
 }
 
-// c = (or +=) a b, or a^T b; c has an even number of rows.
+// work(std::integral_constant<int, count>, first) for blocks of rows, as many as the registers hold or one less: a
+// block of few rows would wait for its own sums.
+template <int most = max_block_rows, class Work>
+RUNNEL_INLINE inline void with_rows(int64_t rows, Work work) {
+  if (rows == most) return work(std::integral_constant<int, most>());
+  if constexpr (most > 1) with_rows<most - 1>(rows, work);
+}
+template <class Work>
+RUNNEL_INLINE inline void each_block(int64_t rows, Work work) {
+  const int64_t blocks = (rows + max_block_rows - 1) / max_block_rows;
+  const int64_t each = blocks > 0 ? rows / blocks : 0, longer = blocks > 0 ? rows % blocks : 0;
+  for (int64_t i = 0, first = 0; i < blocks; ++i) {
+    const int64_t count = each + (i < longer ? 1 : 0);
+    with_rows(count, [&](auto constant) RUNNEL_INLINE { work(constant, first); });
+    first += count;
+  }
+}
+
+// c = (or +=) a b, or a^T b.
 inline void product(const Matrix& c, const Matrix& a, const Matrix& b, Store how, bool transposed) {
   const int64_t a_row = transposed ? 1 : a.stride, a_step = transposed ? a.stride : 1;
-  const auto block = [&]<int rows>(std::integral_constant<int, rows>, int64_t r) {
+  each_block(c.rows, [&]<int rows>(std::integral_constant<int, rows>, int64_t r) {
     const float* const from = a.row(0) + r * a_row;
     int64_t column = 0;
     for (; column + 2 * lanes <= c.columns; column += 2 * lanes)
@@ -68,11 +86,7 @@ inline void product(const Matrix& c, const Matrix& a, const Matrix& b, Store how
     for (; column < c.columns; column += lanes)
       block_product<rows, 1>(c.row(r) + column, c.stride, from, a_row, a_step, b.row(0) + column, b.stride, b.rows,
                              how);
-  };
-  int64_t r = 0;
-  for (; r + max_block_rows <= c.rows; r += max_block_rows) block(std::integral_constant<int, max_block_rows>(), r);
-  for (; r + 4 <= c.rows; r += 4) block(std::integral_constant<int, 4>(), r);
-  for (; r + 2 <= c.rows; r += 2) block(std::integral_constant<int, 2>(), r);
+  });
 }
 inline void multiply(const Matrix& c, const Matrix& a, const Matrix& b, Store how) { product(c, a, b, how, false); }
 inline void multiply_transposed(const Matrix& c, const Matrix& a, const Matrix& b, Store how) {

@@ -30,8 +30,8 @@
 namespace runnel {
 namespace {
 
-// Queries and keys of a tile of scores: multiples of max_block_rows and of 16; what a tile needs stays in the
-// second-level cache.
+// Queries and keys of a tile of scores: multiples of 16 and of the rows of a block of a product; what a tile needs
+// stays in the second-level cache.
 constexpr int64_t queries_at_once = 96, keys_at_once = 96;
 
 // The matrices that one thread works in. Rows of scores, weights and slopes are keys, their columns queries.
@@ -128,7 +128,6 @@ struct KeyBlock {
       positions[j] = (keys.list ? keys.list[number] * keys.block : 0) + place;
       if (++place == keys.block) place = 0, ++number;
     }
-    std::fill(positions + count, positions + keys_at_once, nobody);
     contiguous = positions[count - 1] - positions[0] == count - 1;
   }
   void load_rows(const Matrix& all, const SequenceRows<const float>& from) const {
@@ -137,10 +136,9 @@ struct KeyBlock {
     if (count < to.rows || from.width < to.columns) to.clear();
     for (int64_t j = 0; j < count; ++j) copy_numbers(to.row(j), from(positions[j]), from.width);
   }
-  static constexpr int64_t nobody = std::numeric_limits<int64_t>::max();
 };
 
-// A part of a tile: its first `keys` keys, an even number, and the queries [first, first + queries), a multiple of 16.
+// A part of a tile: its first `keys` keys, and the queries [first, first + queries), a multiple of 16.
 struct TilePart {
   int64_t keys, first, queries;
   bool is_whole;
@@ -156,30 +154,29 @@ struct TilePart {
 // with the keys that these see, and then all queries that see all keys.
 template <class Visit>
 void each_part(const KeyBlock& keys, const QueryRange& range, bool causal, Visit visit) {
-  const auto even = [](int64_t n) { return (n + 1) / 2 * 2; };
   const int64_t queries = padded(range.count);
   int64_t first = 0;
   for (; causal && first < queries; first += tile) {
     const int64_t last = range.first + first + tile - 1, *const end = keys.positions + keys.count;
     const int64_t seen = std::upper_bound(keys.positions, end, last) - keys.positions;
     if (seen == keys.count) break;
-    if (seen > 0) visit(TilePart{even(seen), first, tile, false});
+    if (seen > 0) visit(TilePart{seen, first, tile, false});
   }
-  if (first < queries) visit(TilePart{even(keys.count), first, queries - first, first == 0});
+  if (first < queries) visit(TilePart{keys.count, first, queries - first, first == 0});
 }
 
-// Hides the scores b.p of keys from `end` on, of later ones if causal, and of those outside of the band.
+// Hides the scores b.p of later keys, if causal, and of those outside of the band.
 void hide(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlock& keys, const QueryRange& range,
-          const TilePart& part, int64_t end) {
+          const TilePart& part) {
   const std::optional<Band>& band = x.settings.pattern.band;
-  const bool causal = x.s.causal && keys.positions[std::min(part.keys, keys.count) - 1] > range.first + part.first;
-  if (keys.count >= part.keys && !causal && !band) return;
+  const bool causal = x.s.causal && keys.positions[part.keys - 1] > range.first + part.first;
+  if (!causal && !band) return;
   const int64_t stop = part.first + part.queries;
   const auto column = [&](int64_t query) { return std::clamp<int64_t>(query - range.first, part.first, stop); };
   for (int64_t j = 0; j < part.keys; ++j) {
     const int64_t key = keys.positions[j];
-    int64_t from = key >= end ? stop : causal ? column(key) : part.first;
-    if (band && key < end && key >= band->global) {
+    int64_t from = causal ? column(key) : part.first;
+    if (band && key >= band->global) {
       const int64_t to = column(key + band->reach + 1);
       set_all(b.p.row(j) + to, hidden_score, stop - to);
       from = std::max(from, column(key - band->reach));
@@ -200,11 +197,11 @@ void load_bias(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlock& 
 
 // Scores of the queries and keys that are loaded -> b.p.
 void find_scores(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlock& keys, const QueryRange& range,
-                 const TilePart& part, int64_t end) {
+                 const TilePart& part) {
   multiply(part.scores(b.p), part.of_keys(b.k), part.columns(b.qt), Store::set);
   for (int64_t j = 0; x.settings.bias.data && j < part.keys; ++j)
     accumulate(b.p.row(j) + part.first, b.f.row(j) + part.first, part.queries);
-  hide(b, x, keys, range, part, end);
+  hide(b, x, keys, range, part);
 }
 
 // The factors of dropout -> b.f. Eight neighbouring weights of a query share a Philox block. Not inlined: its arrays
@@ -264,7 +261,7 @@ void cpu::softmax_attention_forward(float* y, float* l, const float* q, const fl
           draw_dropout(b, x, keys, range);
           each_part(keys, range, s.causal, [&](const TilePart& part) {
             const Matrix p = part.scores(b.p), y_part = part.of_queries(b.y);
-            find_scores(b, x, keys, range, part, list.end);
+            find_scores(b, x, keys, range, part);
             float* const factor = b.factor.row(0) + part.first;
             advance_softmax({b.largest.row(0) + part.first, b.total.row(0) + part.first, factor, part.queries}, p,
                             part.keys);
@@ -303,7 +300,7 @@ struct KeyGradients {
 
 // Backward for the queries of a range, which are loaded, and a block of keys.
 void backward_tile(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlock& keys, const QueryRange& range,
-                   int64_t end, const KeyGradients& to, float* db) {
+                   const KeyGradients& to, float* db) {
   const Dropout& dropout = x.settings.dropout;
   const AttentionBias& bias = x.settings.bias;
   load_bias(b, x, keys, range);
@@ -312,7 +309,7 @@ void backward_tile(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlo
   bool is_cut = false;
   each_part(keys, range, x.s.causal, [&](const TilePart& part) {
     const Matrix p = part.scores(b.p), w = part.scores(b.w), f = part.scores(b.f);
-    find_scores(b, x, keys, range, part, end);
+    find_scores(b, x, keys, range, part);
     multiply(w, part.of_keys(b.v), part.columns(b.gt), Store::set);
     drop(w, f, dropout);
     const float *const l = b.l.row(0) + part.first, *const d = b.d.row(0) + part.first;
@@ -390,7 +387,7 @@ void cpu::softmax_attention_backward(float* dq, float* dk, float* dv, float* dbi
               const KeyBlock keys(list, t);
               keys.load_rows(b.k, k_n);
               keys.load_rows(b.v, v_n);
-              backward_tile(b, x, keys, range, list.end, to, db);
+              backward_tile(b, x, keys, range, to, db);
             }
             for (int64_t i = 0; i < range.count; ++i)
               map(
