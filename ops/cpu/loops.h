@@ -1,6 +1,7 @@
 // Loops over vectors, and how threads share them.
 #pragma once
 #include <algorithm>
+#include <atomic>
 
 #include "engine/threads.h"
 #include "ops/cpu/vector.h"
@@ -70,11 +71,12 @@ inline void parallel_for(int64_t count, bool is_enough, Work work) {
     for (int64_t i = begin; i < end; ++i) work(i);
   };
   if (!is_enough || count < 2 || omp_in_parallel() || omp_get_max_threads() == 1) return some(0, count);
+  // A thread takes a few when it is ready: another program may use the core of one.
+  std::atomic<int64_t> next{0};
+  const int64_t each = std::max<int64_t>(1, count / (int64_t{8} * omp_get_max_threads()));
 #pragma omp parallel
-  {
-    const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
-    some(count * thread / threads, count * (thread + 1) / threads);
-  }
+  for (int64_t begin; (begin = next.fetch_add(each, std::memory_order_relaxed)) < count;)
+    some(begin, std::min(begin + each, count));
 }
 
 // work(begin, count) for pieces of n elements, of `piece` elements each but the last.

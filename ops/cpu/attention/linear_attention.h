@@ -327,7 +327,7 @@ class ChunkScan {
 #pragma omp parallel if (sizes_.sequences() * length_ * sizes_.e * sizes_.m >= parallel_from_products)
     {
       LinearChunk chunk(sizes_, group, scratch_.this_thread());
-#pragma omp for collapse(3) schedule(static)
+#pragma omp for collapse(3) schedule(dynamic)
       for (int64_t b = 0; b < sizes_.batch; ++b)
         for (int64_t head = 0; head < sizes_.heads; head += group)
           for (int64_t segment = 0; segment < segments_; ++segment) {
