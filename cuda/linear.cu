@@ -1,11 +1,11 @@
 // y = dropout(activation(x w^T + b)): a product by cuBLAS, which adds b and applies relu, too, if it can and there is
-// no dropout; else one pass over y for all that follows the product.
+// no dropout; else one pass over y for all that follows the product. gelu, with dropout, is a pass of its own, from z =
+// x w^T + b, which the backward pass reads.
 //
 // Backward, with g = dL/d(x w^T + b), which is dy where neither activation nor dropout stand in between,
 //   dx = g w,   dw = g^T x,   db = sum of g's rows.
-// gelu is a pass of its own, from z = x w^T + b, which the backward pass reads. relu's mask is read off y. Where relu
-// let through, dropout either scaled by 1 / (1 - p) or left a zero: so y > 0 is the mask of both, and nothing is drawn
-// again.
+// relu's mask is read off y. Where relu let through, dropout either scaled by 1 / (1 - p) or left a zero: so y > 0 is
+// the mask of both, and nothing is drawn again.
 //
 // The g of several layers are first put side by side, [rows, layers out], as that of one layer lies already: then one
 // product is dx, and one is dw. Measured on an H200 in TF32, three layers, 256 x 256 and 7,830 rows: dx 19 us instead

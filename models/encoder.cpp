@@ -3,7 +3,6 @@
 #include "engine/check.h"
 #include "engine/recompute.h"
 #include "ops/elementwise.h"
-#include "ops/layers.h"
 #include "ops/linear.h"
 #include "ops/shapes.h"
 

@@ -1,5 +1,5 @@
 // y = dropout(activation(x w^T + b)), of one layer or of several with one input. The rule keeps x, w and, for relu, y,
-// for gelu its argument.
+// for gelu x w^T + b.
 #include <algorithm>
 #include <vector>
 

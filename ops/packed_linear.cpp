@@ -47,8 +47,8 @@ std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers
   const bool gelus = activation == Activation::gelu;  // which the kernel lacks
   CPU_DISPATCH(packed_linear(packed.data(), std::ssize(packed), x.data(), x.size() / in, in, layers[0].precision_,
                              gelus ? Activation::none : activation));
-  for (Tensor& own : y)
-    if (gelus) own = gelu(own);
+  if (gelus)
+    for (Tensor& own : y) own = gelu(own);
   return y;
 }
 

@@ -4,7 +4,7 @@
 
 namespace runnel {
 
-enum class Activation { none, relu, gelu };
+enum class Activation { none, relu, gelu };  // gelu: x Phi(x)
 
 // phi, which linear attention applies to each element of queries and keys; results are positive.
 enum class FeatureMap {

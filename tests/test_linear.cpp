@@ -82,6 +82,10 @@ TEST_CASE("linear: with no input numbers the output is activation(b), with none 
     for (size_t i = 0; i < values.size(); ++i) CHECK_EQ(values[i], std::max(bias[i % 5], 0.0f));
     const Gradients g = tape.backward(sum(y));
     for (size_t j = 0; j < 5; ++j) CHECK(g.of(b).to_vector()[j] == (bias[j] > 0 ? 300 : 0));
+    Tape recording;  // gelu keeps its argument
+    std::vector<double> expected;
+    for (size_t i = 0; i < values.size(); ++i) expected.push_back(activated(bias[i % 5], Activation::gelu));
+    check_close(linear(x, w, b, Activation::gelu), expected, rounding);
     CHECK(g.of(w).shape() == w.shape());
     const PackedLinear packed(detach(w), detach(b));
     CHECK(linear(detach(x), packed, Activation::relu).to_vector() == values);

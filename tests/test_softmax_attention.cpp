@@ -222,7 +222,7 @@ struct PatternShape {
 const std::vector<PatternShape> pattern_shapes = {{{1, 1, 1, 1, 1, 1}, 1, 1},        {{2, 31, 33, 3, 5, 7}, 4, 6},
                                                   {{3, 33, 100, 1, 1, 31}, 10, 50},  {{1, 130, 97, 2, 33, 40}, 50, 10},
                                                   {{1, 130, 140, 1, 32, 32}, 70, 3}, {{2, 64, 64, 2, 32, 32}, 64, 64},
-                                                  {{1, 47, 50, 1, 5, 3}, 3, 7}};
+                                                  {{2, 47, 50, 1, 5, 3}, 3, 7}};
 struct BiasShape {
   std::array<int64_t, 6> sizes;
   int64_t more_rows, more_columns;  // than L and S
@@ -446,7 +446,8 @@ TEST_CASE("softmax_attention_step with a cache that wraps sees the last position
 }
 
 TEST_CASE("the number of threads changes nothing in softmax_attention, with a pattern and a bias either") {
-  check_threads(Case({2, 70, 70, 3, 8, 5}, true, false, Device::cpu));
+  check_threads(Case({2, 130, 130, 3, 8, 5}, true, false, Device::cpu));
+  check_threads(Case({2, 130, 130, 1, 33, 40}, true, false, Device::cpu).with_pattern(3, 7, false, false));
   check_threads(Case({2, 130, 97, 2, 33, 40}, false, true, Device::cpu).with_pattern(50, 10, false, false));
   for (const bool shared : {false, true})
     check_threads(Case({2, 130, 97, 2, 33, 40}, false, true, Device::cpu).with_bias(0, 0, shared));

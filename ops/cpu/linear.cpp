@@ -3,7 +3,8 @@
 // Several layers with one input are computed together: CUDA multiplies with all their weights at once.
 //
 // On the CPU, a thread processes a block of rows at a time, small enough that its products stay in the core's cache:
-// forward, the product and then bias, activation and dropout in place; backward, with g = dL/d(x w^T + b) of the block,
+// forward, the product and then bias, activation and dropout in place (gelu beside its argument, if that is kept);
+// backward, with g = dL/d(x w^T + b) of the block,
 //   dx = g w,   dw += g^T x,   db += sum of g's rows.
 // dw and db are summed up for a number of parts that depends only on the number of rows, and those are added in their
 // order: the same bytes with any number of threads.
@@ -97,12 +98,14 @@ const float* output_gradient(float* memory, const LayerInputs& of, int64_t begin
         of.kept + begin);
     return memory;
   }
-  if (of.activation == Activation::none && of.dropout.p == 0) return dy;
-  apply_dropout(memory, dy, begin, n, of.dropout);
-  if (of.activation == Activation::gelu)
-    map(
-        memory, n, [](Lanes g, Lanes z) RUNNEL_INLINE { return g * gelu_formula::backward(z); }, memory,
-        of.kept + begin);
+  const float* g = dy;
+  if (of.dropout.p > 0) {
+    apply_dropout(memory, dy, begin, n, of.dropout);
+    g = memory;
+  }
+  if (of.activation == Activation::none) return g;
+  map(
+      memory, n, [](Lanes g_i, Lanes z) RUNNEL_INLINE { return g_i * gelu_formula::backward(z); }, g, of.kept + begin);
   return memory;
 }
 

@@ -71,7 +71,8 @@ inline void parallel_for(int64_t count, bool is_enough, Work work) {
     for (int64_t i = begin; i < end; ++i) work(i);
   };
   if (!is_enough || count < 2 || omp_in_parallel() || omp_get_max_threads() == 1) return some(0, count);
-  // A thread takes a few when it is ready: another program may use the core of one.
+  // A thread takes the next few when it has finished its last: with fixed shares, all would wait for one whose core
+  // another program uses.
   std::atomic<int64_t> next{0};
   const int64_t each = std::max<int64_t>(1, count / (int64_t{8} * omp_get_max_threads()));
 #pragma omp parallel

@@ -1,7 +1,7 @@
 // Products of float32 matrices on one thread. The right operand is packed in panels of two vectors' columns, [depth]
-// rows one after the other, so that it is read sequentially; a block of the result, as many rows as the registers hold,
-// stays in registers over the whole depth of a panel (Goto and van de Geijn, "Anatomy of high-performance matrix
-// multiplication", 2008).
+// rows one after the other, so that it is read sequentially; a block of the result, at most as many rows as the
+// registers hold, stays in registers over the whole depth of a panel (Goto and van de Geijn, "Anatomy of
+// high-performance matrix multiplication", 2008).
 #pragma once
 #include <algorithm>
 #include <utility>
@@ -76,23 +76,18 @@ class PanelMatrix {
   // c[m,n] = a[m,k] this; or, if told to add, c +=. a is read `panel_depth` numbers of some rows at a time, which stay
   // in the second-level cache.
   void multiply(float* c, PanelOperand a, int64_t m, bool add) const {
-    for (int64_t first = 0; first < m; first += rows_at_once)
-      for (int64_t t = 0; t < k_; t += panel_depth)
-        for (int64_t j = 0; j < panels(n_); ++j) {
-          const int64_t column = j * panel_columns;
-          const float* const panel = memory_.data() + column * k_ + t * panel_columns;
-          const auto block = [&]<int rows>(std::integral_constant<int, rows>, int64_t r) {
-            panel_product<rows>(c + (first + r) * n_ + column, n_, a.rows + (first + r) * k_ + t, k_, 1, panel,
-                                std::min(panel_depth, k_ - t), n_ - column, t == 0 && !add ? Store::set : Store::add);
-          };
-          each_block(std::min(rows_at_once, m - first), block);
-        }
+    for (int64_t t = 0; t < k_; t += panel_depth)
+      for (int64_t j = 0; j < panels(n_); ++j) {
+        const int64_t column = j * panel_columns;
+        const float* const panel = memory_.data() + column * k_ + t * panel_columns;
+        each_block(m, [&]<int rows>(std::integral_constant<int, rows>, int64_t r) {
+          panel_product<rows>(c + r * n_ + column, n_, a.rows + r * k_ + t, k_, 1, panel, std::min(panel_depth, k_ - t),
+                              n_ - column, t == 0 && !add ? Store::set : Store::add);
+        });
+      }
   }
 
  private:
-  // Few, since rows that are a power of two apart compete for a part of the cache.
-  static constexpr int64_t rows_at_once = 16 * max_block_rows;
-
   int64_t k_, n_;
   Scratch memory_;
 };
@@ -102,7 +97,7 @@ inline void transposed_product(float* c, PanelOperand a, PanelOperand b, int64_t
   const Scratch right(rows * panels(n) * panel_columns), left(rows * m);
   for (int64_t j = 0; j < panels(n); ++j)
     pack_panel(right.data() + j * rows * panel_columns, b.rows, rows, n, false, j);
-  constexpr int64_t together = 8;  // rows of a, whose cache lines are read to their ends
+  constexpr int64_t together = 8;  // rows of a at a time, so that a cache line is used whole before it is evicted
   for (int64_t first = 0; first < rows; first += together)
     each_block(m, [&]<int count>(std::integral_constant<int, count>, int64_t r) {
       for (int64_t t = first; t < std::min(first + together, rows); ++t)

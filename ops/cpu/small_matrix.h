@@ -19,8 +19,7 @@ struct Matrix {
   Lanes* lanes_of(int64_t r) const { return data + r * (stride / lanes); }
   Matrix some_columns(int64_t first, int64_t count) const { return {data + first / lanes, rows, count, stride}; }
   Matrix some_rows(int64_t first, int64_t count) const { return {lanes_of(first), count, columns, stride}; }
-  // These take rows without gaps.
-  int64_t vectors() const { return rows * columns / lanes; }
+  // Rows without gaps.
   void clear() const { std::memset(static_cast<void*>(data), 0, static_cast<size_t>(rows * columns) * sizeof(float)); }
 };
 
@@ -56,8 +55,8 @@ RUNNEL_NOINLINE void block_product(float* c, int64_t c_row, const float* a, int6
     }
 }
 
-// work(std::integral_constant<int, count>, first) for blocks of rows, as many as the registers hold or one less: a
-// block of few rows would wait for its own sums.
+// work(std::integral_constant<int, count>, first) for blocks of equally many rows, or one more, that the registers
+// hold: a last block of few rows would wait for its own sums.
 template <int most = max_block_rows, class Work>
 RUNNEL_INLINE inline void with_rows(int64_t rows, Work work) {
   if (rows == most) return work(std::integral_constant<int, most>());

@@ -23,7 +23,7 @@ struct LinearSizes {
 };
 
 // z[i,rows,out] = x[rows,in] w[i,out,in]^T + b[i,out] and y = dropout(activation(z)) for i < s.layers. b may be null; z
-// is y, or where the activation is gelu may be kept apart from it.
+// is y, or for gelu may be memory of its own.
 KERNEL(linear_forward(float* y, float* z, const float* x, const float* w, const float* b, LinearSizes s,
                       Activation activation, Dropout dropout))
 // Any of dx, dw, db may be null. `kept` is y for relu, which is positive exactly where the gradient passes, z for gelu,
@@ -35,8 +35,9 @@ KERNEL(linear_backward(float* dx, float* dw, float* db, const float* dy, const f
 CPU_KERNEL(round_to_bf16(uint16_t* to, const float* from, int64_t n))
 
 // For few rows: w [out,in] -> panels of float32, bfloat16 or int8, whose order is that of the instruction set; and
-// y[rows,out] = activation(x[rows,in] w^T + b) of several layers with the same x. In int8, w[o,:] is s[o] times
-// integers from -127 to 127, s[o] = max |w[o,:]| / 127, and x[r,:] is t[r] times integers of at most 16 bits.
+// y[rows,out] = activation(x[rows,in] w^T + b), none or relu, of several layers with the same x. In int8, w[o,:] is
+// s[o] times integers from -127 to 127, s[o] = max |w[o,:]| / 127, and x[r,:] is t[r] times integers of at most 16
+// bits.
 CPU_KERNEL(pack_linear(float* panels, const float* w, int64_t out, int64_t in, Precision precision))
 constexpr int64_t int8_unit = 32;  // `in` is padded to a multiple: two vectors of the largest instruction set
 // Floats of a column: one, two or four weights in each.

@@ -19,7 +19,6 @@
 //   y_i = sum_j f_ij p_ij v_j,   dv_j = sum_i f_ij p_ij dy_i,   s_ij = p_ij (f_ij dy_i . v_j - d_i)
 #include <algorithm>
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include "ops/cpu/attention/online_softmax.h"
@@ -30,8 +29,8 @@
 namespace runnel {
 namespace {
 
-// Queries and keys of a tile of scores: multiples of 16 and of the rows of a block of a product; what a tile needs
-// stays in the second-level cache.
+// Queries and keys of a tile of scores: multiples of 16 and of the rows of a block of a product. What a tile needs
+// stays in the second-level cache for E and M up to 64.
 constexpr int64_t queries_at_once = 96, keys_at_once = 96;
 
 // The matrices that one thread works in. Rows of scores, weights and slopes are keys, their columns queries.
@@ -57,7 +56,7 @@ struct SoftmaxBlock {
   SoftmaxBlock(const AttentionSizes& s, float* own) : e(padded(s.e)), m(padded(s.m)), memory(own) {}
 };
 
-// Queries [first, first + count), all of block r of the pattern; not more than a tile has.
+// Queries [first, first + count), at most those of a tile, within query block r of the pattern.
 struct QueryRange {
   int64_t r, first, count;
 };
@@ -117,7 +116,7 @@ struct KeyList {
   }
 };
 
-// As many of them as a tile has, or what is left, from number `first` on.
+// Keys [first, first + keys_at_once) of a list, or as many as are left.
 struct KeyBlock {
   int64_t count, positions[keys_at_once];
   bool contiguous;
@@ -141,17 +140,16 @@ struct KeyBlock {
 // A part of a tile: its first `keys` keys, and the queries [first, first + queries), a multiple of 16.
 struct TilePart {
   int64_t keys, first, queries;
-  bool is_whole;
-  Matrix scores(const Matrix& all) const {
-    return all.some_rows(0, keys).some_columns(first, queries);
-  }  // also weights
+  // Of scores, weights or slopes.
+  Matrix scores(const Matrix& all) const { return all.some_rows(0, keys).some_columns(first, queries); }
   Matrix of_keys(const Matrix& all) const { return all.some_rows(0, keys); }
   Matrix of_queries(const Matrix& all) const { return all.some_rows(first, queries); }
   Matrix columns(const Matrix& all) const { return all.some_columns(first, queries); }
 };
 
 // visit(part) for the parts of a tile: the tile itself, or, on the diagonal of a causal layer, slices of 16 queries
-// with the keys that these see, and then all queries that see all keys.
+// with the keys that these see, and then the rest at once, from the first slice whose last query sees all keys: the
+// last slice does.
 template <class Visit>
 void each_part(const KeyBlock& keys, const QueryRange& range, bool causal, Visit visit) {
   const int64_t queries = padded(range.count);
@@ -160,9 +158,9 @@ void each_part(const KeyBlock& keys, const QueryRange& range, bool causal, Visit
     const int64_t last = range.first + first + tile - 1, *const end = keys.positions + keys.count;
     const int64_t seen = std::upper_bound(keys.positions, end, last) - keys.positions;
     if (seen == keys.count) break;
-    if (seen > 0) visit(TilePart{seen, first, tile, false});
+    if (seen > 0) visit(TilePart{seen, first, tile});
   }
-  if (first < queries) visit(TilePart{keys.count, first, queries - first, first == 0});
+  visit(TilePart{keys.count, first, queries - first});
 }
 
 // Hides the scores b.p of later keys, if causal, and of those outside of the band.
@@ -306,7 +304,8 @@ void backward_tile(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlo
   load_bias(b, x, keys, range);
   draw_dropout(b, x, keys, range);
   if (db) b.w.clear();
-  bool is_cut = false;
+  b.dk.clear();
+  b.dv.clear();
   each_part(keys, range, x.s.causal, [&](const TilePart& part) {
     const Matrix p = part.scores(b.p), w = part.scores(b.w), f = part.scores(b.f);
     find_scores(b, x, keys, range, part);
@@ -320,10 +319,8 @@ void backward_tile(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlo
         w_ij = p_ij * (w_ij - load(d + c * lanes));
       }
     drop(p, f, dropout);
-    if (!part.is_whole && !std::exchange(is_cut, true)) b.dk.clear(), b.dv.clear();
-    const Store how = part.is_whole ? Store::set : Store::add;
-    multiply(part.of_keys(b.dv), p, part.of_queries(b.g), how);
-    multiply(part.of_keys(b.dk), w, part.of_queries(b.q), how);
+    multiply(part.of_keys(b.dv), p, part.of_queries(b.g), Store::add);
+    multiply(part.of_keys(b.dk), w, part.of_queries(b.q), Store::add);
     multiply_transposed(part.of_queries(b.dq), w, part.of_keys(b.k), Store::add);
   });
   for (int64_t j = 0; j < keys.count; ++j) {
@@ -338,17 +335,19 @@ void backward_tile(const SoftmaxBlock& b, const SoftmaxSequence& x, const KeyBlo
 
 }  // namespace
 
-// Threads share the sequences, and of fewer than eight also parts of their queries: part n of `parts` has the ranges n,
-// n + parts and so on. The last part sums up dk and dv in place, the others in memory of their own. Sequences that
-// share a matrix of the bias are one's.
+// Threads share the sequences; those that share a gradient of the bias go together. Fewer than eight sequences are also
+// cut into parts of their queries, whatever the number of threads, which would change the sums: part n has the ranges
+// n, n + parts and so on. Each part but the last sums up dk and dv in memory of its own; these sums are added at the
+// end. Parts write different rows of dbias.
 void cpu::softmax_attention_backward(float* dq, float* dk, float* dv, float* dbias, const float* dy, const float* y,
                                      const float* l, const float* q, const float* k, const float* v,
                                      const int32_t* lengths, AttentionSizes s, SoftmaxSettings settings) {
   const float scale = score_scale(s);
   const AttentionBias& bias = settings.bias;
-  const int64_t owners = bias.is_shared ? s.heads : s.sequences(), numbers = bias.rows * bias.columns;
+  const int64_t owners = dbias && bias.is_shared ? s.heads : s.sequences(), numbers = bias.rows * bias.columns;
   const std::vector<QueryRange> ranges = query_ranges(settings.pattern, s.length);
-  const int64_t parts = owners == 0 ? 1 : std::clamp<int64_t>(std::ssize(ranges) / 4, 1, (7 + owners) / owners);
+  const int64_t wanted = s.sequences() == 0 ? 1 : (7 + s.sequences()) / s.sequences();
+  const int64_t parts = std::clamp<int64_t>(std::ssize(ranges) / 4, 1, wanted);
   const int64_t key_floats = s.key_length * s.e, value_floats = s.key_length * s.m;  // of a sequence
   const Scratch sums((parts - 1) * s.sequences() * (key_floats + value_floats));
   const auto gradients_of = [&](const SoftmaxSequence& x, int64_t part) -> KeyGradients {
@@ -407,38 +406,6 @@ void cpu::softmax_attention_backward(float* dq, float* dk, float* dv, float* dbi
       accumulate(to.dv(j), from.dv(j), s.m);
     }
   });
-}
-
-// The keys are kept as columns: scores of neighbouring positions are then neighbours.
-void cpu::softmax_attention_step(float* y, float* k_cache, float* v_cache, const float* q, const float* k,
-                                 const float* v, const int32_t* position, AttentionSizes s) {
-  const int64_t e = s.e, m = s.m, capacity = s.key_length;
-  const float scale = score_scale(s);
-  const int64_t last = position[0] % capacity, count = std::min<int64_t>(position[0] + 1, capacity);
-  [[maybe_unused]] const int threads = s.sequences() * count * (e + m) >= 1 << 16 ? omp_get_max_threads() : 1;
-  const ThreadScratch weights(count);
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int64_t n = 0; n < s.sequences(); ++n) {
-    float *const p = weights.this_thread(), *const out = y + n * m;
-    float *const keys = k_cache + n * e * capacity, *const values = v_cache + n * capacity * m;
-    clear(p, count);
-    for (int64_t c = 0; c < e; ++c) {
-      const float factor = scale * q[n * e + c];
-      keys[c * capacity + last] = k[n * e + c];
-      add_scaled(p, factor, keys + c * capacity, count);
-    }
-    copy_numbers(values + last * m, v + n * m, m);
-    const float highest = map_max(count, p);
-    Lanes sums{};
-    for (int64_t j = 0; j < count; j += lanes) {
-      const Lanes weight = exp(load(p + j, count - j, splat(minus_infinity)) - highest);
-      sums += weight;
-      store(p + j, weight, count - j);
-    }
-    const float inverse = 1 / lane_sum(sums);
-    clear(out, m);
-    for (int64_t j = 0; j < count; ++j) add_scaled(out, p[j] * inverse, values + j * m, m);
-  }
 }
 
 }  // namespace runnel
