@@ -57,19 +57,20 @@ void cpu::linear_forward(float* y, float* z, const float* x, const float* w, con
   FirstError error;
   // Several blocks also where a batch comes in small parts: else threads would have nothing to do.
   const int64_t block_rows = rows_of_block(rows, std::clamp<int64_t>(rows / 4, 48, rows_in_cache));
-  parallel_for((rows + block_rows - 1) / block_rows, s.products() >= parallel_from_products, [&](int64_t index) {
-    error.guard([&] {
-      const int64_t first = index * block_rows, count = std::min(block_rows, s.rows - first);
-      const PackedOperand operand(x + first * s.in, count * s.in);
-      for (int64_t i = 0; i < s.layers; ++i) {
-        const int64_t begin = i * s.outputs() + first * s.out;
-        float *const block = y + begin, *const argument = z + begin;
-        if (!wt.empty()) wt[static_cast<size_t>(i)].multiply(argument, operand, count, false);
-        finish(block, argument, b ? b + i * s.out : nullptr, count, s.out, activation);
-        if (dropout.p > 0) apply_dropout(block, block, begin, count * s.out, dropout);
-      }
-    });
-  });
+  parallel_for<Share::on_demand>(
+      (rows + block_rows - 1) / block_rows, s.products() >= parallel_from_products, [&](int64_t index) {
+        error.guard([&] {
+          const int64_t first = index * block_rows, count = std::min(block_rows, s.rows - first);
+          const PackedOperand operand(x + first * s.in, count * s.in);
+          for (int64_t i = 0; i < s.layers; ++i) {
+            const int64_t begin = i * s.outputs() + first * s.out;
+            float *const block = y + begin, *const argument = z + begin;
+            if (!wt.empty()) wt[static_cast<size_t>(i)].multiply(argument, operand, count, false);
+            finish(block, argument, b ? b + i * s.out : nullptr, count, s.out, activation);
+            if (dropout.p > 0) apply_dropout(block, block, begin, count * s.out, dropout);
+          }
+        });
+      });
   error.rethrow();
 }
 
@@ -158,7 +159,7 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
     return {dx, dw ? own : nullptr, db ? own + size - biases : nullptr};
   };
   FirstError error;
-  parallel_for(parts.count, s.products() >= parallel_from_products, [&](int64_t part) {
+  parallel_for<Share::on_demand>(parts.count, s.products() >= parallel_from_products, [&](int64_t part) {
     error.guard([&] { backward_rows(of_part(part), inputs, packed, parts.begin(part), parts.end(part)); });
   });
   error.rethrow();

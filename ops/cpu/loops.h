@@ -63,21 +63,28 @@ RUNNEL_INLINE inline void set_all(float* y, float x, int64_t n) {
   map(y, n, [all = splat(x)]() RUNNEL_INLINE { return all; });
 }
 
+// Of a loop among threads: each a fixed range; or each takes the next few when it has finished its last, for long work,
+// where with equal shares all would wait for a thread whose core another program uses.
+enum class Share { equal, on_demand };
+
 // work(i) for each i < count: by all threads if there is enough of it for several, else without a parallel region,
 // since in libgomp even a region of one thread ends with a system call.
-template <class Work>
+template <Share share = Share::equal, class Work>
 inline void parallel_for(int64_t count, bool is_enough, Work work) {
   const auto some = [&work](int64_t begin, int64_t end) RUNNEL_NOINLINE {
     for (int64_t i = begin; i < end; ++i) work(i);
   };
   if (!is_enough || count < 2 || omp_in_parallel() || omp_get_max_threads() == 1) return some(0, count);
-  // A thread takes the next few when it has finished its last: with fixed shares, all would wait for one whose core
-  // another program uses.
-  std::atomic<int64_t> next{0};
-  const int64_t each = std::max<int64_t>(1, count / (int64_t{8} * omp_get_max_threads()));
+  [[maybe_unused]] std::atomic<int64_t> next{0};
+  [[maybe_unused]] const int64_t few = std::max<int64_t>(1, count / (int64_t{8} * omp_get_max_threads()));
 #pragma omp parallel
-  for (int64_t begin; (begin = next.fetch_add(each, std::memory_order_relaxed)) < count;)
-    some(begin, std::min(begin + each, count));
+  if constexpr (share == Share::equal) {
+    const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+    some(count * thread / threads, count * (thread + 1) / threads);
+  } else {
+    for (int64_t begin; (begin = next.fetch_add(few, std::memory_order_relaxed)) < count;)
+      some(begin, std::min(begin + few, count));
+  }
 }
 
 // work(begin, count) for pieces of n elements, of `piece` elements each but the last.

@@ -1,8 +1,7 @@
 // Linear layers for few rows. With many rows a product is compute-bound; with few it is bound by reading w, so w is
 // laid out to be read once, sequentially, and the sums stay in registers.
 #include <algorithm>
-#include <array>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 #include "ops/cpu/panels.h"
@@ -138,16 +137,6 @@ RUNNEL_NOINLINE void packed_product(const Panel* panels, const Number* x, int64_
       }
 }
 
-template <class Number, class Weights>
-void packed_product_of(int64_t rows, const Panel* panels, const Number* x, int64_t x_stride, int64_t depth,
-                       Activation activation) {
-  constexpr auto products = []<int... r>(std::integer_sequence<int, r...>) {
-    return std::array{&packed_product<r + 1, 1, Number, Weights>...};
-  }
-  (std::make_integer_sequence<int, max_block_rows>());
-  products[static_cast<size_t>(rows - 1)](panels, x, x_stride, depth, activation);
-}
-
 }  // namespace
 
 void cpu::round_to_bf16(uint16_t* to, const float* from, int64_t n) {
@@ -255,8 +244,6 @@ void packed_linear_of(const PackedLayer* layers, int64_t count, const Number* x,
   };
   int64_t all = 0;
   for (int64_t l = 0; l < count; ++l) all += panels(layers[l].out);
-  const int64_t blocks = (rows + max_block_rows - 1) / max_block_rows;
-  const int64_t block = (rows + blocks - 1) / blocks;  // 64 rows: six times 11 or less, not five times 12 and then 4
   constexpr int many = 4;
   const int64_t together = rows == 1 && all >= 2 * many * omp_get_max_threads() ? many : 1;
   const auto multiply = [&](int64_t number) {
@@ -268,10 +255,11 @@ void packed_linear_of(const PackedLayer* layers, int64_t count, const Number* x,
       return;
     }
     for (int64_t i = first; i < std::min(first + together, all); ++i) {
-      Panel panel = panel_at(i);
-      for (int64_t r = 0; r < rows; r += block, panel.y += block * panel.stride)
-        packed_product_of<Number, Weights>(std::min(rows - r, block), &panel, x + r * x_stride, x_stride, depth,
-                                           activation);
+      each_block(rows, [&]<int some>(std::integral_constant<int, some>, int64_t r) {
+        Panel panel = panel_at(i);
+        panel.y += r * panel.stride;
+        packed_product<some, 1, Number, Weights>(&panel, x + r * x_stride, x_stride, depth, activation);
+      });
     }
   };
   const bool is_enough = rows * in * all * panel_columns >= 1 << 17;
