@@ -63,8 +63,8 @@ RUNNEL_INLINE inline void set_all(float* y, float x, int64_t n) {
   map(y, n, [all = splat(x)]() RUNNEL_INLINE { return all; });
 }
 
-// Of a loop among threads: each a fixed range; or each takes the next few when it has finished its last, for long work,
-// where with equal shares all would wait for a thread whose core another program uses.
+// How threads share a loop: in equal ranges; or on demand, where each takes the next few when it has finished its last:
+// for long work, since with equal ranges all would wait for a thread whose core another program uses.
 enum class Share { equal, on_demand };
 
 // work(i) for each i < count: by all threads if there is enough of it for several, else without a parallel region,
