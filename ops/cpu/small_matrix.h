@@ -55,17 +55,18 @@ RUNNEL_NOINLINE void block_product(float* c, int64_t c_row, const float* a, int6
     }
 }
 
-// work(std::integral_constant<int, count>, first) for blocks of equally many rows, or one more, that the registers
-// hold: a last block of few rows would wait for its own sums.
+// work(std::integral_constant<int, rows>), 1 <= rows <= most
 template <int most = max_block_rows, class Work>
 RUNNEL_INLINE inline void with_rows(int64_t rows, Work work) {
   if (rows == most) return work(std::integral_constant<int, most>());
   if constexpr (most > 1) with_rows<most - 1>(rows, work);
 }
+// work(std::integral_constant<int, count>, first) for blocks of rows that the registers hold, as equal as they can be:
+// a last block of few rows would wait for its own sums.
 template <class Work>
 RUNNEL_INLINE inline void each_block(int64_t rows, Work work) {
-  const int64_t blocks = (rows + max_block_rows - 1) / max_block_rows;
-  const int64_t each = blocks > 0 ? rows / blocks : 0, longer = blocks > 0 ? rows % blocks : 0;
+  if (rows == 0) return;
+  const int64_t blocks = (rows + max_block_rows - 1) / max_block_rows, each = rows / blocks, longer = rows % blocks;
   for (int64_t i = 0, first = 0; i < blocks; ++i) {
     const int64_t count = each + (i < longer ? 1 : 0);
     with_rows(count, [&](auto constant) RUNNEL_INLINE { work(constant, first); });

@@ -95,16 +95,15 @@ struct SoftmaxSequence {
   }
 };
 
-// The keys that a range of queries sees, those before `end`: all of them, or those of the blocks in its list, one after
-// another. Only the last block of a sequence can be shorter, and it is the last of its list.
+// The keys that a range of queries sees, without padding and later ones: all of them, or those of the blocks in its
+// list, one after another. Only the last block of a sequence can be shorter, and it is the last of its list.
 struct KeyList {
-  int64_t end, block, count;
+  int64_t block, count;
   const int32_t* list = nullptr;
 
-  KeyList(const SoftmaxSequence& x, const QueryRange& range)
-      : end(x.s.causal ? std::min(x.key_end, range.first + range.count) : x.key_end),
-        block(x.settings.pattern.key_block),
-        count(end) {
+  KeyList(const SoftmaxSequence& x, const QueryRange& range) : block(x.settings.pattern.key_block) {
+    const int64_t end = x.s.causal ? std::min(x.key_end, range.first + range.count) : x.key_end;
+    count = end;
     const BlockLists& pattern = x.settings.pattern;
     if (!pattern.first_key) return;
     int64_t r = range.r;
