@@ -441,6 +441,8 @@ TEST_CASE("copy train: --dry-run foresees what a run takes, in parts and recompu
   CHECK(of_length(3072) / of_length(768) == doctest::Approx(4).epsilon(0.05));
   for (const char* less : {" --micro-batch 4", " --micro-batch 16 --recompute"})
     CHECK(foreseen("--batch 16 --length 256" + std::string(less)) < 0.6 * of_length(256));
+  const std::string four_parts = "--batch 4 --length 3072";  // which several threads compute side by side
+  CHECK(foreseen(four_parts + " --threads 4") > 2 * foreseen(four_parts));
 }
 
 TEST_CASE("copy train: a gnuplot that hangs is ended, and the run goes on") {
@@ -499,7 +501,8 @@ TEST_CASE("copy train: checkpoints are the same bytes with any number of threads
   };
   const fs::path path = trained_with("1");
   const auto one = load_safetensors(path).tensors;
-  for (const std::string threads : {"2", "5"}) {
+  // The batch's eight parts are computed by 2, 1, 2 and 8 workers, with teams of 1, 5, 3 and 1 threads.
+  for (const std::string threads : {"2", "5", "6", "8"}) {
     const fs::path other = trained_with(threads);
     const auto some = load_safetensors(other).tensors;
     REQUIRE(some.size() == one.size());

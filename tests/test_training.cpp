@@ -1,5 +1,6 @@
 // The training loop with a task of its own: an encoder without a causal mask labels each position of sequences of
 // different lengths. It shows that the loop knows neither autoregressive models nor losses in nats alone.
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -10,7 +11,10 @@
 #include "apps/training/interrupt.h"
 #include "apps/training/metrics.h"
 #include "apps/training/task.h"
+#include "apps/training/workers.h"
 #include "datasets/batch.h"
+#include "engine/check.h"
+#include "engine/threads.h"
 #include "models/checkpoint.h"
 #include "models/encoder.h"
 #include "ops/layers.h"
@@ -264,6 +268,7 @@ TEST_CASE("training: the best checkpoint is that of the best validation, not of 
 }
 
 TEST_CASE("training: each sequence is read once, in order; each update and each part of it has a key of its own") {
+  const OmpThreads one(1);  // several would take the parts in any order
   const Sandbox box;
   for (const int64_t part : {0, 3}) {
     CAPTURE(part);
@@ -338,4 +343,32 @@ TEST_CASE("presets: flags of the base come before its own; others follow from a 
         set_preset(list, {{"wrong", "--width 1000"}}, "wrong");
       },
       "a preset sets --width: 1000 is not a number from 1 to 100");
+}
+
+TEST_CASE("workers: each piece of work is done once, in teams of their own; an error ends the run, not the workers") {
+  Workers workers(3, 2);
+  CHECK(workers.count() == 3);
+  const OmpThreads all(5);
+  for (const int64_t n : {0, 1, 3, 100}) {
+    std::vector<std::atomic<int>> done(static_cast<size_t>(n));
+    std::atomic<bool> is_team_right = true;
+    workers.run(n, [&](int64_t i) {
+      ++done[static_cast<size_t>(i)];
+      if (omp_get_max_threads() != 2) is_team_right = false;
+    });
+    for (const std::atomic<int>& times : done) CHECK(times == 1);
+    CHECK(is_team_right);
+    CHECK(omp_get_max_threads() == 5);
+    std::atomic<int64_t> begun = 0;
+    if (n > 0)
+      check_fails(
+          [&] {
+            workers.run(n, [&](int64_t) {
+              ++begun;
+              fail("no such number");
+            });
+          },
+          "no such number");
+    CHECK(begun <= 3);  // one by each, at most
+  }
 }

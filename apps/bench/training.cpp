@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "apps/bench/bench.h"
+#include "apps/training/settings.h"
 #include "apps/training/updater.h"
 #include "datasets/copy_task.h"
 #include "datasets/images.h"
@@ -38,22 +39,28 @@ int bench_training(TrainingOptions& o) {
   const std::string machine = hardware(o, peak);
   fmt::print("{}\n{} attention, median of {} steps\n", machine, o.attention.kind, o.runs);
   nlohmann::json rows = nlohmann::json::array();
-  const auto measure = [&](const char* name, AutoregressiveConfig config, const auto& slice_of, const auto& loss) {
+  // slice(key, n): n sequences.
+  const auto measure = [&](const char* name, AutoregressiveConfig config, int64_t batch, const auto& slice,
+                           const auto& loss) {
     config.encoder.attention = o.attention;
+    TrainSettings as_trained;
+    static_cast<RuntimeOptions&>(as_trained) = o;
+    as_trained.batch = batch;
+    const int64_t part = as_trained.sequences_at_a_time();
     AutoregressiveTransformer model(config, Key{1}, o.chosen_device());
     Updater updater({model.parameters(), authors_options}, o.chosen_device(), Key{2}, loss(model));
     int64_t step = 0;
     const auto update = [&] {
-      updater.update(step, {slice_of(Key{3}.fold(static_cast<uint64_t>(step)))});
-      ++step;
+      std::vector<Slice> slices;
+      for (int64_t first = 0; first < batch; first += part)
+        slices.push_back(slice(Key{3}.fold(static_cast<uint64_t>(step * batch + first)), part));
+      updater.update(step++, slices);
     };
     update();  // CUDA captures the second as a graph
-    const double seconds = median_seconds(o, update);
-    const int64_t tokens = slice_of(Key{3}).tokens;
-    const double rate = static_cast<double>(tokens) / seconds;
+    const double seconds = median_seconds(o, update), rate = static_cast<double>(batch * config.max_length) / seconds;
     std::string kernels;
     nlohmann::json& row = rows.emplace_back(nlohmann::json{{"model", name},
-                                                           {"batch", tokens / config.max_length},
+                                                           {"batch", batch},
                                                            {"length", config.max_length},
                                                            {"tokens_per_second", rate},
                                                            {"ms_per_step", 1e3 * seconds}});
@@ -65,14 +72,14 @@ int bench_training(TrainingOptions& o) {
     }
     fmt::print(
         "{}, batch {} x {}, dropout {}: {:.0f} tokens/s, {:.1f} ms/step{}, {:.0f}% of that rate in its products\n",
-        name, tokens / config.max_length, config.max_length, config.encoder.dropout, rate, 1e3 * seconds, kernels,
+        name, batch, config.max_length, config.encoder.dropout, rate, 1e3 * seconds, kernels,
         100 * 3 * product_flops(config) * rate / peak);
     std::fflush(stdout);
   };
   measure(
-      "copy task", AutoregressiveConfig{},
-      [](Key key) {
-        const CopyBatch batch = CopyTask{}.batch(key, 64);
+      "copy task", AutoregressiveConfig{}, 64,
+      [](Key key, int64_t count) {
+        const CopyBatch batch = CopyTask{}.batch(key, count);
         return slice_of(batch, batch.counted_positions, batch.tokens.size());
       },
       [](const AutoregressiveTransformer& model) {
@@ -81,12 +88,12 @@ int bench_training(TrainingOptions& o) {
         });
       });
   measure(
-      "MNIST", paper_image_model("mnist"),
-      [](Key key) {
-        std::vector<int32_t> bytes(10 * 783);
+      "MNIST", paper_image_model("mnist"), 10,
+      [](Key key, int64_t count) {
+        std::vector<int32_t> bytes(static_cast<size_t>(count) * 783);
         for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<int32_t>(key.below(i, 256));
-        const Indices tokens(Shape{10, 783}, bytes);
-        return slice_of(ByteBatch{tokens, tokens}, 10, tokens.size());
+        const Indices tokens(Shape{count, 783}, bytes);
+        return slice_of(ByteBatch{tokens, tokens}, static_cast<double>(count), tokens.size());
       },
       [](const AutoregressiveTransformer& model) {
         return loss_of<ByteBatch>([&model](const ByteBatch& batch, Key key) {

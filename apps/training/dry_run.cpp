@@ -35,10 +35,10 @@ struct Trial {
 // linear in the number of sequences computed at a time.
 double update_bytes(Trial& trial, double parameter_bytes, Device device, int64_t batch) {
   const double enough = 16 * parameter_bytes;
-  const int64_t before = memory_use(device).live, whole = trial.whole;
+  const int64_t before = memory_use(device).live, whole = trial.whole, parts = (batch + whole - 1) / whole;
   const auto peak = [&](int64_t part) {
     reset_peak(device);
-    trial.update(batch / whole * part, part);  // in as many parts as there will be
+    trial.update(parts * part, part);  // as many parts as there will be
     return static_cast<double>(memory_use(device).peak - before);
   };
   int64_t part = 1;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <utility>
 
-#include "apps/training/communicator.h"
 #include "engine/accumulate.h"
 #include "engine/check.h"
 
@@ -13,105 +13,104 @@ namespace {
 
 constexpr int64_t floats_of_line = 16;  // of the cache
 
+// In place, unless other tensors have the storage of both.
+Tensor sum_of(Tensor a, Tensor b, bool bf16) {
+  Tensor sum = !a.is_shared() ? a : !b.is_shared() ? b : Tensor(a.shape(), a.device());
+  (bf16 ? accumulate_bf16 : accumulate)(a.device(), sum.data(), a.data(), b.data(), a.size());
+  return sum;
+}
+
 }  // namespace
+
+GradientSum::GradientSum(const Parameters& parameters, SumOptions options) : options_(options) {
+  for (const auto& [name, tensor] : parameters) places_.push_back({name, tensor.id(), tensor.shape(), 0, 0, {}, {}});
+  // A model makes its parameters in the order in which it uses them.
+  std::ranges::sort(places_, std::greater(), &Place::leaf);
+  places_.push_back({"loss", loss_place, Shape{}, 0, 0, {}, {}});
+  int64_t end = 0;
+  for (Place& place : places_) {
+    place_of_[place.leaf] = static_cast<size_t>(&place - places_.data());
+    place.first = end;
+    place.end = end += (place.shape.size() + floats_of_line - 1) / floats_of_line * floats_of_line;
+  }
+}
 
 void GradientSum::begin(int64_t parts) {
   parts_ = parts;
-  part_ = 0;
+  for (Place& place : places_) {
+    place.waiting.clear();
+    place.sum = {};
+  }
+  gathered_ = 0;
   sent_ = 0;
 }
 
-void GradientSum::lay_out(const Finished& gradients, const Tensor& loss) {
-  int64_t end = 0;
-  const auto place = [&](uint64_t leaf, const Shape& shape) {
-    places_.push_back(
-        {leaf, shape, end, end + (shape.size() + floats_of_line - 1) / floats_of_line * floats_of_line, {}});
-    end = places_.back().end;
-  };
-  for (const auto& [leaf, gradient] : gradients) place(leaf, gradient.shape());
-  place(loss.id(), loss.shape());
-}
-
-void GradientSum::add(Tape& tape, const Tensor& loss) {
-  if (parts_ == 1 && processes().size() == 1 && !options_.bf16) {  // nothing to add
-    sole_part_ = {loss, tape.backward(loss)};
-    return;
-  }
-  if (places_.empty()) {
-    Finished gradients;
-    tape.backward(loss, [&](uint64_t leaf, Tensor gradient) { gradients.emplace_back(leaf, std::move(gradient)); });
-    lay_out(gradients, loss);
-    auto place = places_.begin();
-    for (auto& [leaf, gradient] : gradients) add_to(*place++, std::move(gradient));
-  } else {
-    auto place = places_.begin();
-    tape.backward(loss, [&](uint64_t leaf, Tensor gradient) {
-      check(place->leaf == leaf, "the parts of a batch do not all depend on the same parameters");
-      add_to(*place++, std::move(gradient));
-    });
-    check(place + 1 == places_.end(), "the parts of a batch do not all depend on the same parameters");
-  }
-  add_to(places_.back(), loss);
-  ++part_;
-}
-
-// Part 0 is kept; adding part 1 to it gives level 1. Part 2 is kept; adding part 3 to it, and the sum to level 1, gives
-// level 2. And so on: a part goes up as many levels as its number ends in binary digits 1. The last part is added to
-// whatever there is.
-void GradientSum::add_to(Place& place, Tensor numbers) {
-  const auto n = static_cast<uint64_t>(part_);
-  const bool is_last = part_ + 1 == parts_;
-  const int top = is_last ? std::bit_width(n) : std::countr_one(n);
-  const Device device = numbers.device();
-  const int64_t count = numbers.size();
-  const bool bf16 = options_.bf16 && &place != &places_.back();  // the loss is exact
+// Node n of the tree is the sum of nodes 2n and 2n + 1; the root is node 1, part i is node `leaves + i`. Whoever brings
+// the second of two sums adds them and goes on with the result.
+void GradientSum::add(int64_t part, uint64_t leaf, Tensor numbers) {
+  const auto found = place_of_.find(leaf);
+  check(found != place_of_.end(), "the gradient of a tensor ", numbers.shape(), " that is not among the parameters");
+  Place& place = places_[found->second];
+  const bool bf16 = options_.bf16 && leaf != loss_place;  // the loss is exact
   if (bf16) {
-    Tensor rounded(numbers.shape(), device);
-    accumulate_bf16(device, rounded.data(), numbers.data(), nullptr, count);
+    Tensor rounded(numbers.shape(), numbers.device());
+    accumulate_bf16(numbers.device(), rounded.data(), numbers.data(), nullptr, numbers.size());
     numbers = rounded;
   }
-  if (top == 0 && !is_last) {
-    place.pending = std::move(numbers);
-    return;
+  const auto count = static_cast<uint64_t>(parts_), leaves = std::bit_ceil(count);
+  for (uint64_t node = leaves + static_cast<uint64_t>(part); node > 1; node /= 2) {
+    const uint64_t other = node ^ 1;
+    const uint64_t first_leaf = other << (std::bit_width(leaves) - std::bit_width(other));
+    if (first_leaf >= leaves + count) continue;  // there are no such parts
+    Tensor waiting;
+    {
+      const std::lock_guard lock(mutex_);
+      auto sum = place.waiting.extract(other);
+      if (!sum) {
+        place.waiting[node] = std::move(numbers);
+        return;
+      }
+      waiting = std::move(sum.mapped());
+    }
+    numbers = sum_of(std::move(waiting), std::move(numbers), bf16);
   }
-  if (std::ssize(levels_) <= top) levels_.resize(static_cast<size_t>(top) + 1);
-  Tensor& level = levels_[static_cast<size_t>(top)];
-  if (!level) level = Tensor::full({places_.back().end}, 0, device);
-  float* const to = level.data() + place.first;
-  const float* right = numbers.data();
-  for (int i = 0; i < top; ++i) {
-    if ((n >> i & 1) == 0) continue;
-    const float* const left = i == 0 ? place.pending.data() : levels_[static_cast<size_t>(i)].data() + place.first;
-    (bf16 ? accumulate_bf16 : accumulate)(device, to, left, right, count);
-    right = to;
-  }
-  place.pending = {};
-  if (n == 0) copy(to, device, right, device, static_cast<size_t>(count) * sizeof(float));  // there is no other
-  if (is_last) send_until(place);
+  const std::lock_guard lock(mutex_);
+  place.sum = std::move(numbers);
 }
 
-void GradientSum::send_until(const Place& place) {
-  float* const sum = levels_[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(part_)))].data();
-  const Place& loss = places_.back();
-  const bool is_loss = &place == &loss;
-  const auto send = [&](int64_t end, SumOptions options) {
-    processes().start_sum(sum + sent_, end - sent_, options);
+void GradientSum::send() {
+  if (processes().size() == 1) return;
+  const int64_t at_once = processes().floats_at_once();
+  const auto start = [&](int64_t end, SumOptions options) {
+    processes().start_sum(sums_.data() + sent_, end - sent_, options);
     sent_ = end;
   };
-  const int64_t at_once = processes().floats_at_once();
-  while (place.end - sent_ >= at_once) send(sent_ + at_once, options_);
-  if (is_loss && sent_ < loss.first) send(loss.first, options_);
-  if (is_loss) send(loss.end, {});
+  for (; gathered_ < places_.size(); ++gathered_) {
+    Place& place = places_[gathered_];
+    {
+      const std::lock_guard lock(mutex_);
+      if (!place.sum) break;
+    }
+    if (!sums_) sums_ = Tensor::full(Shape{places_.back().end}, 0, place.sum.device());
+    Tensor sum = sums_.part(place.first, place.shape);
+    assign(sum, place.sum);
+    place.sum = std::move(sum);
+    while (place.end - sent_ >= at_once) start(sent_ + at_once, options_);
+    if (place.leaf != loss_place) continue;
+    if (sent_ < place.first) start(place.first, options_);
+    start(place.end, {});
+  }
   processes().progress();
 }
 
 GradientSum::Result GradientSum::finish() {
-  if (sole_part_.loss) return std::exchange(sole_part_, {});
+  for (const Place& place : places_)
+    check(static_cast<bool>(place.sum), "the loss, or that of a part of the batch, does not depend on ", place.name);
+  send();
   processes().finish();
-  const Tensor& sum = levels_[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(parts_ - 1)))];
   Result result;
-  for (const Place& place : places_) result.gradients.by_id[place.leaf] = sum.part(place.first, place.shape);
-  result.loss = result.gradients.by_id.extract(places_.back().leaf).mapped();
+  for (Place& place : places_) result.gradients.by_id[place.leaf] = std::move(place.sum);
+  result.loss = result.gradients.by_id.extract(loss_place).mapped();
   return result;
 }
 

@@ -1,28 +1,36 @@
 // The gradients of an update, summed over the parts of its batch.
 //
-// The parts are added as a binary tree over their numbers, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), each by itself:
-// so it does not matter which process computes a part. Processes own subtrees, and processes() add their sums.
+// The parts are added as a binary tree over their numbers, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), so it does not
+// matter which thread or process computes a part, nor when. Processes own subtrees, and processes() add their sums.
 //
-// The gradients of all parameters lie behind each other, in the order in which the backward pass completes them. Ranges
-// that are complete are sent while it goes on.
+// To be sent, the gradients of all parameters lie behind each other, about in the order in which the backward pass
+// completes them. Ranges that are complete are sent while it goes on.
 #pragma once
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "apps/training/communicator.h"
 #include "engine/tape.h"
+#include "models/parameters.h"
 
 namespace runnel {
 
 class GradientSum {
  public:
-  explicit GradientSum(SumOptions options = {}) : options_(options) {}
+  explicit GradientSum(const Parameters& parameters, SumOptions options = {});
 
   // Of `parts` parts that this process computes.
   void begin(int64_t parts);
-  // Adds the loss of the next part and its gradients. Throws Error if the loss depends on a different parameter set
-  // than earlier parts.
-  void add(Tape& tape, const Tensor& loss);
-  // When the gradients of the last part have been added: the sums over all processes. They are valid until begin().
+  // Adds the gradient of a parameter, and the loss, of one part. Several threads may do so at once.
+  void add(int64_t part, uint64_t leaf, Tensor gradient);
+  void add_loss(int64_t part, Tensor loss) { add(part, loss_place, std::move(loss)); }
+  // Starts to send what has been added of all parts. Called by the thread that calls processes().
+  void send();
+  // When all parts have been added: the sums over all processes, valid until begin(). Throws Error if the loss of a
+  // part does not depend on a parameter.
   struct Result {
     Tensor loss;  // []
     Gradients gradients;
@@ -30,25 +38,24 @@ class GradientSum {
   Result finish();
 
  private:
+  static constexpr uint64_t loss_place = 0;  // no tensor has this id
   struct Place {
+    std::string name;
     uint64_t leaf;
     Shape shape;
-    int64_t first, end;  // in floats
-    Tensor pending;      // of a part with an even number, until the next is added
+    int64_t first, end;                  // in sums_
+    std::map<uint64_t, Tensor> waiting;  // sums of some parts, by their node of the tree
+    Tensor sum;                          // of all parts
   };
-  using Finished = std::vector<std::pair<uint64_t, Tensor>>;
-  void lay_out(const Finished& gradients, const Tensor& loss);
-  void add_to(Place& place, Tensor numbers);
-  void send_until(const Place& place);
 
   SumOptions options_;
   std::vector<Place> places_;  // the last is the loss
-  // levels_[i], i > 0: the sum of the last 2^i parts that are not yet in a higher level; the last level: of all. After
-  // n parts, level i holds a sum that is still needed if bit i of n is 1.
-  std::vector<Tensor> levels_;
-  int64_t parts_ = 0, part_ = 0;
-  Result sole_part_;  // of the only part of all
-  int64_t sent_ = 0;  // floats of the last level
+  std::unordered_map<uint64_t, size_t> place_of_;
+  int64_t parts_ = 0;
+  std::mutex mutex_;     // of `waiting` and `sum`
+  Tensor sums_;          // of several processes
+  size_t gathered_ = 0;  // places whose sum is in sums_
+  int64_t sent_ = 0;     // floats of sums_
 };
 
 }  // namespace runnel

@@ -66,9 +66,9 @@ Settings TrainSettings::list() {
        can_change_on_resume}};
   const Settings details{
       {"micro-batch", &micro_batch, in_range(0, 1 << 20),
-       "sequences whose gradients are computed at a time (gradient accumulation); 0: an eighth of --batch, or a "
-       "quarter or a half, if it can be divided; a part for each of more than eight processes; on one GPU all; kept "
-       "on resume",
+       "sequences of a part of the batch, whose gradients are computed at a time (gradient accumulation); threads and "
+       "processes share the parts; 0: an eighth of --batch, or a quarter or a half, if it can be divided; a part for "
+       "each of more than eight processes; on one GPU all; kept on resume",
        OldFiles::may_lack_it, can_change_on_resume},
       {"reduction", &reduction, one_of({"exact", "fast"}),
        "sums of gradients over processes: exact: the same bytes for any number of processes; fast: in the order that "

@@ -12,6 +12,7 @@ class ShardedOptimizer {
  public:
   ShardedOptimizer(const Parameters& parameters, AdamOptions options, bool muon = false, bool sharded = false);
 
+  const Parameters& parameters() const { return all_; }
   // As Optimizer's, of all parameters.
   Tensor squares(const Gradients& gradients) const { return squared_norms(all_, gradients); }
   void begin_update() { own_.begin_update(); }

@@ -41,7 +41,8 @@ class Task {
   // Sequences first .. first + count - 1 of all that are trained on one after another: update number s, from 0, takes
   // those from s * batch on, in one slice or several. They lie on the host.
   virtual Slice slice(int64_t first, int64_t count) const = 0;
-  // See SliceLoss. The slice lies where the model does; the key is empty where nothing is to be drawn.
+  // See SliceLoss. The slice lies where the model does; the key is empty where nothing is to be drawn. On the CPU
+  // several threads may call this at once, each with another slice.
   virtual Tensor loss(const Slice& slice, std::optional<Key> key) const = 0;
   // The first metric chooses the best checkpoint. One is called `validation`, the loss: loss.png draws it.
   virtual std::vector<Metric> metrics() const = 0;

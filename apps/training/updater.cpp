@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <thread>
 
 #include "apps/training/communicator.h"
 #include "engine/check.h"
 #include "engine/finite_guard.h"
 #include "engine/tape.h"
+#include "engine/threads.h"
 #include "ops/elementwise.h"
 
 namespace runnel {
@@ -39,23 +42,40 @@ Updater::Updater(ShardedOptimizer optimizer, Device device, Key key, SliceLoss l
       step_(Shape{1}, device),
       key_{key.value, step_.data()},
       result_(Shape{2}, device),
-      sum_(sums) {}
+      sum_(optimizer_.parameters(), sums) {}
 
-GradientSum::Result Updater::differentiate() {
+GradientSum::Result Updater::differentiate(Workers* workers) {
   const auto count = std::ssize(slices_);
   const std::vector<Tensor> shares = shares_.parts();
   sum_.begin(count);
-  for (int64_t i = 0; i < count; ++i) {
+  const auto caller = std::this_thread::get_id();  // which alone sends
+  const auto compute_part = [&](int64_t i) {
     Tape tape;
     const Key key = key_.fold(static_cast<uint64_t>(processes().rank() * count + i));
-    const Tensor loss = loss_(slices_[static_cast<size_t>(i)], key);
-    sum_.add(tape, multiply(loss, shares[static_cast<size_t>(i)]));
-  }
+    const Tensor loss = multiply(loss_(slices_[static_cast<size_t>(i)], key), shares[static_cast<size_t>(i)]);
+    tape.backward(loss, [&](uint64_t leaf, Tensor gradient) {
+      sum_.add(i, leaf, std::move(gradient));
+      if (std::this_thread::get_id() == caller) sum_.send();
+    });
+    sum_.add_loss(i, loss);
+  };
+  if (workers)
+    workers->run(count, compute_part);
+  else
+    for (int64_t i = 0; i < count; ++i) compute_part(i);
   return sum_.finish();
 }
 
+// As many as leave all of them equally many slices and threads.
+Workers* Updater::workers() {
+  const int64_t threads = omp_get_max_threads(), count = std::gcd(std::ssize(slices_), threads), team = threads / count;
+  if (device_ != Device::cpu || count == 1) return nullptr;
+  if (!workers_ || workers_->count() != count || workers_->team() != team) workers_.emplace(count, team);
+  return &*workers_;
+}
+
 void Updater::compute() {
-  const auto [loss, gradients] = differentiate();
+  const auto [loss, gradients] = differentiate(workers());
   const Tensor squares = optimizer_.squares(gradients);
   optimizer_.update(gradients, squares);
   copy(result_.data(), device_, loss.data(), device_, sizeof(float));
@@ -91,7 +111,7 @@ Updater::Result Updater::update(int64_t step, const std::vector<Slice>& slices) 
 std::string Updater::first_non_finite() {
   try {
     const FiniteGuard guard;
-    differentiate();
+    differentiate(nullptr);  // the guard is this thread's
   } catch (const Error& error) {
     return error.what();
   }

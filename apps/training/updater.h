@@ -9,6 +9,7 @@
 
 #include "apps/training/gradient_sum.h"
 #include "apps/training/sharded_optimizer.h"
+#include "apps/training/workers.h"
 #include "engine/random.h"
 #include "engine/replay.h"
 #include "engine/tape.h"
@@ -59,6 +60,8 @@ SliceLoss loss_of(Loss loss) {  // of a batch
   return [loss](const Slice& slice, Key key) { return loss(batch_of<Batch>(slice), key); };
 }
 
+// On the CPU, threads share the slices if there are enough of them (apps/training/workers.h).
+//
 // On CUDA an update is a graph (engine/replay.h), from the third of the same shapes on: hundreds of kernels cost one
 // launch. So all that changes between updates (data, weights, step, rates) is copied to places that stay. The graph has
 // messages between processes, which NCCL allows only if all of them capture and launch it together. So shapes count as
@@ -75,15 +78,15 @@ class Updater {
     int64_t tokens;  // of all slices
     bool is_finite;  // the loss, and all gradients; else nothing has changed
   };
-  // Update number `step`, from 0, by the mean loss of the slices of all processes, of which each computes its own one
-  // after another.
+  // Update number `step`, from 0, by the mean loss of the slices of all processes, of which each computes its own.
   Result update(int64_t step, const std::vector<Slice>& slices);
   // Computes the last update again, whose result was not finite, and says where that began.
   std::string first_non_finite();
 
  private:
-  // The loss of slices_ and its gradients.
-  GradientSum::Result differentiate();
+  // The loss of slices_ and its gradients. Without workers, this thread computes one slice after another.
+  GradientSum::Result differentiate(Workers* workers);
+  Workers* workers();
   void compute();
 
   ShardedOptimizer optimizer_;
@@ -95,6 +98,7 @@ class Updater {
   const Key key_;  // its step is step_
   Tensor result_;  // [2]: the loss, and the squared norm of all gradients
   GradientSum sum_;
+  std::optional<Workers> workers_;
   std::optional<Replay> replay_;
 };
 

@@ -8,6 +8,7 @@
 #include "apps/training/communicator.h"
 #include "apps/training/gradient_sum.h"
 #include "apps/training/settings.h"
+#include "apps/training/workers.h"
 #include "engine/device.h"
 #include "models/safetensors.h"
 #include "ops/elementwise.h"
@@ -49,19 +50,19 @@ const std::string copy_flags =
 
 }  // namespace
 
-TEST_CASE("gradient sum: any number of parts is added as a binary tree over their numbers") {
+TEST_CASE("gradient sum: any number of parts is added as a binary tree over their numbers, whoever comes when") {
   for (Device device : devices())
     for (const bool bf16 : {false, true}) {
       CAPTURE(bf16);
       Tensor p = random_tensor(Shape{3, 5}, 1, -1, 1, device), q = random_tensor(Shape{40}, 2, -1, 1, device);
       p.set_wants_grad();
       q.set_wants_grad();
-      GradientSum sum({.bf16 = bf16});
+      GradientSum sum({{"p", p}, {"q", q}}, {.bf16 = bf16});
       for (int64_t parts : {1, 2, 3, 4, 5, 6, 7, 8, 13, 1}) {
         CAPTURE(parts);
-        sum.begin(parts);
         std::vector<std::vector<float>> dp(15), dq(40);
         std::vector<float> losses;
+        std::vector<std::pair<Tensor, Gradients>> all;
         for (int64_t i = 0; i < parts; ++i) {
           const auto seed = static_cast<uint64_t>(100 * parts + i);
           const Tensor a = random_tensor(p.shape(), seed, -1, 1, device);
@@ -71,21 +72,41 @@ TEST_CASE("gradient sum: any number of parts is added as a binary tree over thei
           losses.push_back(loss.item());
           for (size_t j = 0; j < dp.size(); ++j) dp[j].push_back(a.to_vector()[j]);
           for (size_t j = 0; j < dq.size(); ++j) dq[j].push_back(b.to_vector()[j]);
-          sum.add(tape, loss);
+          all.emplace_back(loss, tape.backward(loss));
         }
-        const auto [loss, gradients] = sum.finish();
-        CHECK(loss.item() == tree_sum(losses, false, 0, losses.size()));
-        const auto check_sums = [bf16](const Tensor& gradient, const std::vector<std::vector<float>>& of_parts) {
-          for (size_t j = 0; j < of_parts.size(); ++j)
-            CHECK(gradient.to_vector()[j] == tree_sum(of_parts[j], bf16, 0, of_parts[j].size()));
+        const auto add_part = [&](int64_t i) {
+          const auto& [loss, gradients] = all[static_cast<size_t>(i)];
+          // Copies, since sums are added in place.
+          for (const Tensor& x : {q, p}) sum.add(i, x.id(), scale(gradients.of(x), 1));
+          sum.add_loss(i, scale(loss, 1));
         };
-        check_sums(gradients.of(p), dp);
-        check_sums(gradients.of(q), dq);
+        const auto check_result = [&] {
+          const auto [loss, gradients] = sum.finish();
+          CHECK(loss.item() == tree_sum(losses, false, 0, losses.size()));
+          const auto check_sums = [bf16](const Tensor& gradient, const std::vector<std::vector<float>>& of_parts) {
+            for (size_t j = 0; j < of_parts.size(); ++j)
+              CHECK(gradient.to_vector()[j] == tree_sum(of_parts[j], bf16, 0, of_parts[j].size()));
+          };
+          check_sums(gradients.of(p), dp);
+          check_sums(gradients.of(q), dq);
+        };
+        sum.begin(parts);
+        for (int64_t i = 0; i < parts; ++i) add_part(i);
+        check_result();
+        sum.begin(parts);
+        for (int64_t i = parts - 1; i >= 0; --i) add_part(i);
+        check_result();
+        if (device == Device::cuda) continue;  // whose work is given by one thread
+        sum.begin(parts);
+        Workers(4, 1).run(parts, add_part);
+        check_result();
       }
-      sum.begin(2);
-      Tape tape;
-      const Tensor loss = runnel::sum(p);
-      check_fails([&] { sum.add(tape, loss); }, "the parts of a batch do not all depend on the same parameters");
+      sum.begin(1);
+      sum.add(0, p.id(), p);
+      sum.add_loss(0, runnel::sum(p));
+      check_fails([&] { sum.finish(); }, "the loss, or that of a part of the batch, does not depend on q");
+      sum.begin(1);
+      check_fails([&] { sum.add(0, Tensor(Shape{2}).id(), p); }, "a tensor [3,5] that is not among the parameters");
     }
 }
 
