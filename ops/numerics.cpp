@@ -32,7 +32,8 @@ bool has(InstructionSet set) {
                       __builtin_cpu_supports("avx512vl");
   return set == InstructionSet::baseline || (set == InstructionSet::avx2 && avx2) ||
          (set == InstructionSet::avx512 && avx512) ||
-         (set == InstructionSet::avx512_bf16 && avx512 && __builtin_cpu_supports("avx512bf16"));
+         (set == InstructionSet::avx512_bf16 && avx512 && __builtin_cpu_supports("avx512vnni") &&
+          __builtin_cpu_supports("avx512bf16"));
 #elif defined(__AVX512BF16__)  // one set of kernels, for the instructions that the compiler was told of
   return set <= InstructionSet::avx512_bf16;
 #elif defined(__AVX512BW__)

@@ -62,7 +62,10 @@ RUNNEL_INLINE inline void multiply_add(Lanes& sum, Pair x, const BitLanes& w) {
 // Integers: the sum is exact, if it does not overflow.
 RUNNEL_INLINE inline void multiply_add(IntLanes& sum, Pair x, const ShortLanes& w) {
   const BitLanes xs = BitLanes{} + x;
-#if defined(__AVX512BW__)
+#if defined(__AVX512VNNI__)
+  const auto bits = [](const auto& v) RUNNEL_INLINE { return std::bit_cast<__m512i>(v); };
+  sum = std::bit_cast<IntLanes>(_mm512_dpwssd_epi32(bits(sum), bits(xs), bits(w)));
+#elif defined(__AVX512BW__)
   sum += std::bit_cast<IntLanes>(_mm512_madd_epi16(std::bit_cast<__m512i>(xs), std::bit_cast<__m512i>(w)));
 #elif defined(__AVX2__)
   sum += std::bit_cast<IntLanes>(_mm256_madd_epi16(std::bit_cast<__m256i>(xs), std::bit_cast<__m256i>(w)));

@@ -76,9 +76,9 @@ TEST_CASE("gradient sum: any number of parts is added as a binary tree over thei
         }
         const auto add_part = [&](int64_t i) {
           const auto& [loss, gradients] = all[static_cast<size_t>(i)];
-          // Copies, since sums are added in place.
-          for (const Tensor& x : {q, p}) sum.add(i, x.id(), scale(gradients.of(x), 1));
-          sum.add_loss(i, scale(loss, 1));
+          sum.add(i, q.id(), scale(gradients.of(q), 1));  // may be added to in place
+          sum.add(i, p.id(), gradients.of(p));            // others have this storage
+          sum.add_loss(i, loss);
         };
         const auto check_result = [&] {
           const auto [loss, gradients] = sum.finish();
@@ -101,7 +101,9 @@ TEST_CASE("gradient sum: any number of parts is added as a binary tree over thei
         Workers(4, 1).run(parts, add_part);
         check_result();
       }
-      sum.begin(1);
+      sum.begin(2);
+      sum.add(0, q.id(), q);
+      sum.begin(1);  // forgets what was begun
       sum.add(0, p.id(), p);
       sum.add_loss(0, runnel::sum(p));
       check_fails([&] { sum.finish(); }, "the loss, or that of a part of the batch, does not depend on q");
