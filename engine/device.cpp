@@ -10,17 +10,13 @@ const char* name(Device device) { return device == Device::cpu ? "cpu" : "cuda";
 
 std::string why_unavailable(Device device) {
   if (device == Device::cpu) return "";
-  if constexpr (with_cuda)
-    return cuda::why_unavailable();
-  else
-    return "this build has no CUDA; configure with -DRUNNEL_CUDA=ON";
+  if constexpr (with_cuda) return cuda::why_unavailable();
+  return "this build has no CUDA; configure with -DRUNNEL_CUDA=ON";
 }
 
 int cuda_devices() {
-  if constexpr (with_cuda)
-    return cuda::devices();
-  else
-    return 0;
+  if constexpr (with_cuda) return cuda::devices();
+  return 0;
 }
 
 void choose_cuda_device([[maybe_unused]] int number) {

@@ -14,11 +14,7 @@ void check_finite(const Tensor& x, const What&... what) {
   const std::vector<float> values = x.to_vector();
   for (size_t i = 0; i < values.size(); ++i)
     if (!std::isfinite(values[i]))
-      fail(what..., " ", x.shape(), " has ",
-           std::isnan(values[i]) ? "nan"
-           : values[i] > 0       ? "inf"
-                                 : "-inf",
-           " at element ", i);
+      fail(what..., " ", x.shape(), " has ", std::isnan(values[i]) ? NAN : values[i], " at element ", i);
 }
 
 }  // namespace

@@ -48,6 +48,14 @@ void* allocate_from_system(size_t bytes) {
   return memory;
 }
 
+// Spins before it sleeps: what the pool does takes less time than that.
+std::unique_lock<std::mutex> locked(std::mutex& mutex) {
+  std::unique_lock lock(mutex, std::try_to_lock);
+  for (int i = 0; i < 1000 && !lock; ++i) lock.try_lock();
+  if (!lock) lock.lock();
+  return lock;
+}
+
 // The CPU's memory; CUDA has a pool of its own. Training allocates the same few sizes in every step, so free blocks are
 // kept in one list per exact size, which serves nearly all of it and spares the system from mapping and zeroing the
 // same pages again and again. Other programs allocate new sizes all the time (a sequence that grows), so at most as
@@ -55,7 +63,7 @@ void* allocate_from_system(size_t bytes) {
 class Pool {
  public:
   void* allocate(size_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const auto lock = locked(mutex_);
     void* memory = take(bytes);
     if (!memory) memory = allocate_from_system(bytes);
     if (!memory) {
@@ -67,7 +75,7 @@ class Pool {
   }
 
   void release(void* memory, size_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const auto lock = locked(mutex_);
     used_ -= bytes;
     if (!RUNNEL_POOL) return std::free(memory);
     const auto [found, is_new] = by_size_.try_emplace(bytes);
@@ -79,15 +87,12 @@ class Pool {
   }
 
   void trim() {
-    const std::lock_guard lock(mutex_);
+    const auto lock = locked(mutex_);
     free_until(0);
     max_used_ = used_;
   }
 
-  size_t kept() {
-    const std::lock_guard lock(mutex_);
-    return kept_;
-  }
+  size_t kept() const { return kept_; }
 
  private:
   static constexpr size_t min_kept = size_t{64} << 20;
@@ -125,7 +130,8 @@ class Pool {
   std::mutex mutex_;
   Sizes sizes_;  // the last used comes first
   std::unordered_map<size_t, Sizes::iterator> by_size_;
-  size_t used_ = 0, max_used_ = 0, kept_ = 0;  // bytes
+  size_t used_ = 0, max_used_ = 0;  // bytes
+  std::atomic<size_t> kept_ = 0;    // bytes
 };
 
 Pool& pool() {

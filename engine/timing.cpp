@@ -51,7 +51,7 @@ class Profile {
     const double whole = on_cuda_ ? all_.seconds : wall;
     // On CUDA the time between kernels would be that of timing them.
     rows.emplace_back(on_cuda_ ? std::pair{"all kernels", all_}
-                               : std::pair{"outside of kernels", KernelTime{0, wall - all_.seconds}});
+                               : std::pair{"outside of kernels, or idle", KernelTime{0, wall - all_.seconds}});
     std::fprintf(stderr, "%-40s      calls    seconds        %%    us/call\n",
                  threads_.size() > 1 ? "kernel (times of all threads together)" : "kernel");
     for (const auto& [name, time] : rows)

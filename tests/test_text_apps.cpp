@@ -44,14 +44,15 @@ TEST_CASE("text: bits per byte fall on a text that repeats itself, which the mod
   }
 }
 
-TEST_CASE("text train: a run that is resumed ends in the same bytes, also in the middle of a carried text") {
+TEST_CASE(
+    "text train: a run that is resumed ends in the same bytes, with other threads, in the middle of a text, too") {
   const Sandbox box;
   write_text(box, repeated("to be or not to be, ", 40));
   for (const std::string kind : {"kda", "softmax"}) {
     CAPTURE(kind);
     succeed(box, train + "--overwrite --steps 20 --out whole --attention " + kind);
-    succeed(box, train + "--overwrite --steps 12 --out parts --attention " + kind);
-    succeed(box, "text train --resume --out parts --steps 20");
+    succeed(box, train + "--overwrite --steps 12 --out parts --threads 4 --attention " + kind);
+    succeed(box, "text train --resume --out parts --steps 20 --threads 2");
     CHECK(read(box.folder / "whole/last.safetensors") == read(box.folder / "parts/last.safetensors"));
     CHECK(contains(read(box.folder / "whole/last.safetensors"), "memory.0.0") == (kind != "softmax"));
     CHECK_FALSE(contains(read(box.folder / "whole/best.safetensors"), "memory.0.0"));

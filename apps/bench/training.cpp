@@ -1,8 +1,9 @@
 // runnel bench training: tokens/s with the paper's models.
 #include <fmt/format.h>
 
+#include <numeric>
+
 #include "apps/bench/bench.h"
-#include "apps/training/settings.h"
 #include "apps/training/updater.h"
 #include "datasets/copy_task.h"
 #include "datasets/images.h"
@@ -43,10 +44,7 @@ int bench_training(TrainingOptions& o) {
   const auto measure = [&](const char* name, AutoregressiveConfig config, int64_t batch, const auto& slice,
                            const auto& loss) {
     config.encoder.attention = o.attention;
-    TrainSettings as_trained;
-    static_cast<RuntimeOptions&>(as_trained) = o;
-    as_trained.batch = batch;
-    const int64_t part = as_trained.sequences_at_a_time();
+    const int64_t part = o.chosen_device() == Device::cuda ? batch : batch / std::gcd(batch, 8);  // as `train` has it
     AutoregressiveTransformer model(config, Key{1}, o.chosen_device());
     Updater updater({model.parameters(), authors_options}, o.chosen_device(), Key{2}, loss(model));
     int64_t step = 0;

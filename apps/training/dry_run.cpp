@@ -65,7 +65,8 @@ void dry_run(const Task& task, const TrainSettings& settings) {
     return device_seconds(device, [&] { tokens = trial.update(batch, std::min(trial.whole, batch)) * count; });
   };
   const double parameter_bytes = 4 * static_cast<double>(element_count(task.parameters()));
-  const double step_bytes = update_bytes(trial, parameter_bytes, device, own), batch = static_cast<double>(own);
+  const double to_send = count > 1 ? parameter_bytes : 0, batch = static_cast<double>(own);  // the sums of gradients
+  const double step_bytes = update_bytes(trial, parameter_bytes, device, own) + to_send;
   const auto moment_bytes = static_cast<double>(trial.updater.optimizer().state_bytes());
   const double bytes = parameter_bytes + moment_bytes + step_bytes;
   const double free = static_cast<double>(free_memory(device));
@@ -86,7 +87,7 @@ void dry_run(const Task& task, const TrainSettings& settings) {
   fmt::print("memory              {}: {} parameters, {} moments, {} activations and gradients\n", bytes_text(bytes),
              bytes_text(parameter_bytes), bytes_text(moment_bytes), bytes_text(step_bytes));
   fmt::print("free memory         {}{}\n", bytes_text(free),
-             bytes < free ? "" : ": not enough, give --micro-batch or --recompute");
+             bytes < free ? "" : ": not enough, give --micro-batch, --recompute or fewer --threads");
   fmt::print("one update          {:.3g} s, {} tokens/s ({})\n", seconds, grouped(update_tokens / seconds),
              measured ? "measured" : "from a small batch");
   fmt::print("the whole run       about {} for {} updates\n", duration_text(total), grouped(total / seconds));

@@ -1,8 +1,7 @@
 #include "apps/training/gradient_sum.h"
 
-#include <algorithm>
+#include <atomic>
 #include <bit>
-#include <functional>
 #include <utility>
 
 #include "engine/accumulate.h"
@@ -15,6 +14,7 @@ constexpr int64_t floats_of_line = 16;  // of the cache
 
 // In place, unless other tensors have the storage of both.
 Tensor sum_of(Tensor a, Tensor b, bool bf16) {
+  std::atomic_thread_fence(std::memory_order_acquire);  // another thread may just have read and left that storage
   Tensor sum = !a.is_shared() ? a : !b.is_shared() ? b : Tensor(a.shape(), a.device());
   (bf16 ? accumulate_bf16 : accumulate)(a.device(), sum.data(), a.data(), b.data(), a.size());
   return sum;
@@ -23,9 +23,8 @@ Tensor sum_of(Tensor a, Tensor b, bool bf16) {
 }  // namespace
 
 GradientSum::GradientSum(const Parameters& parameters, SumOptions options) : options_(options) {
-  for (const auto& [name, tensor] : parameters) places_.push_back({name, tensor.id(), tensor.shape(), 0, 0, {}, {}});
-  // A model makes its parameters in the order in which it uses them.
-  std::ranges::sort(places_, std::greater(), &Place::leaf);
+  for (auto p = parameters.rbegin(); p != parameters.rend(); ++p)
+    places_.push_back({p->name, p->tensor.id(), p->tensor.shape(), 0, 0, {}, {}});
   places_.push_back({"loss", loss_place, Shape{}, 0, 0, {}, {}});
   int64_t end = 0;
   for (Place& place : places_) {
@@ -95,17 +94,20 @@ void GradientSum::send() {
     Tensor sum = sums_.part(place.first, place.shape);
     assign(sum, place.sum);
     place.sum = std::move(sum);
-    while (place.end - sent_ >= at_once) start(sent_ + at_once, options_);
-    if (place.leaf != loss_place) continue;
-    if (sent_ < place.first) start(place.first, options_);
-    start(place.end, {});
+    if (place.leaf != loss_place) {
+      while (place.end - sent_ >= at_once) start(sent_ + at_once, options_);
+    } else {
+      if (sent_ < place.first) start(place.first, options_);
+      start(place.end, {});  // exactly, whatever the options
+    }
   }
   processes().progress();
 }
 
 GradientSum::Result GradientSum::finish() {
   for (const Place& place : places_)
-    check(static_cast<bool>(place.sum), "the loss, or that of a part of the batch, does not depend on ", place.name);
+    check(static_cast<bool>(place.sum), "there is no gradient of ", place.name,
+          ": the loss of a part of the batch does not depend on it");
   send();
   processes().finish();
   Result result;

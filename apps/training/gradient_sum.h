@@ -3,8 +3,8 @@
 // The parts are added as a binary tree over their numbers, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), so it does not
 // matter which thread or process computes a part, nor when. Processes own subtrees, and processes() add their sums.
 //
-// To be sent, the gradients of all parameters lie behind each other, about in the order in which the backward pass
-// completes them. Ranges that are complete are sent while it goes on.
+// To be sent, the gradients of all parameters lie behind each other, those of the last parameters first, as the
+// backward pass completes them. Ranges that are complete are sent while it goes on.
 #pragma once
 #include <map>
 #include <mutex>
@@ -21,7 +21,7 @@ namespace runnel {
 
 class GradientSum {
  public:
-  explicit GradientSum(const Parameters& parameters, SumOptions options = {});
+  explicit GradientSum(const Parameters& parameters, SumOptions options = {});  // in the order of their use
 
   // Of `parts` parts that this process computes.
   void begin(int64_t parts);

@@ -49,9 +49,9 @@ struct TrainSettings : RuntimeOptions {
   bool overwrite = false;
   bool dry_run = false;
 
-  // The size of the parts of a batch: --micro-batch, or by default an eighth of the batch, so that eight processes can
-  // share them, or as near as a power of two can divide it; with more processes, one part each; on a GPU by itself all
-  // of it. Throws UsageError that says how many processes can share the parts, if processes() cannot.
+  // The size of the parts of a batch: --micro-batch, or by default an eighth of the batch, so that eight threads or
+  // processes can share them, or as near as a power of two can divide it; with more processes, one part each; on a GPU
+  // by itself all of it. Throws UsageError that says how many processes can share the parts, if processes() cannot.
   int64_t sequences_at_a_time() const;
 
   Settings list() override;

@@ -44,7 +44,8 @@ Parameters chosen(const Parameters& all, const std::vector<int32_t>& rows) {
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(const Parameters& parameters, AdamOptions options, bool muon, bool sharded)
-    : all_(Optimizer::ordered(parameters, muon)),
+    : parameters_(parameters),
+      all_(Optimizer::ordered(parameters, muon)),
       muon_(muon),
       owners_(sharded && processes().size() > 1 ? owners_of(all_) : std::vector<int>()),
       own_(chosen(all_, own_rows(all_.size(), owners_)), options, muon) {

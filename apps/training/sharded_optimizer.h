@@ -12,7 +12,7 @@ class ShardedOptimizer {
  public:
   ShardedOptimizer(const Parameters& parameters, AdamOptions options, bool muon = false, bool sharded = false);
 
-  const Parameters& parameters() const { return all_; }
+  const Parameters& parameters() const { return parameters_; }  // in the order in which they were given
   // As Optimizer's, of all parameters.
   Tensor squares(const Gradients& gradients) const { return squared_norms(all_, gradients); }
   void begin_update() { own_.begin_update(); }
@@ -26,7 +26,7 @@ class ShardedOptimizer {
   int64_t state_bytes() const { return 4 * element_count(own_.state()); }  // of this process
 
  private:
-  Parameters all_;
+  Parameters parameters_, all_;  // all_: in the order of an Optimizer
   bool muon_;
   std::vector<int> owners_;  // of each; empty: not sharded
   Optimizer own_;            // of this process's parameters

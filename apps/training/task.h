@@ -42,7 +42,8 @@ class Task {
   // those from s * batch on, in one slice or several. They lie on the host.
   virtual Slice slice(int64_t first, int64_t count) const = 0;
   // See SliceLoss. The slice lies where the model does; the key is empty where nothing is to be drawn. On the CPU
-  // several threads may call this at once, each with another slice.
+  // several threads may call this at once, each with another slice: it changes nothing but what carried() keeps for the
+  // rows of its slice.
   virtual Tensor loss(const Slice& slice, std::optional<Key> key) const = 0;
   // The first metric chooses the best checkpoint. One is called `validation`, the loss: loss.png draws it.
   virtual std::vector<Metric> metrics() const = 0;

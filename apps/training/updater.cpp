@@ -44,12 +44,12 @@ Updater::Updater(ShardedOptimizer optimizer, Device device, Key key, SliceLoss l
       result_(Shape{2}, device),
       sum_(optimizer_.parameters(), sums) {}
 
-GradientSum::Result Updater::differentiate(Workers* workers) {
+GradientSum::Result Updater::differentiate(Workers& workers) {
   const auto count = std::ssize(slices_);
   const std::vector<Tensor> shares = shares_.parts();
+  const auto caller = std::this_thread::get_id();  // sends by itself: MPI and NCCL are called by one thread
   sum_.begin(count);
-  const auto caller = std::this_thread::get_id();  // which alone sends
-  const auto compute_part = [&](int64_t i) {
+  workers.run(count, [&](int64_t i) {
     Tape tape;
     const Key key = key_.fold(static_cast<uint64_t>(processes().rank() * count + i));
     const Tensor loss = multiply(loss_(slices_[static_cast<size_t>(i)], key), shares[static_cast<size_t>(i)]);
@@ -58,20 +58,18 @@ GradientSum::Result Updater::differentiate(Workers* workers) {
       if (std::this_thread::get_id() == caller) sum_.send();
     });
     sum_.add_loss(i, loss);
-  };
-  if (workers)
-    workers->run(count, compute_part);
-  else
-    for (int64_t i = 0; i < count; ++i) compute_part(i);
+  });
   return sum_.finish();
 }
 
-// As many as leave all of them equally many slices and threads.
-Workers* Updater::workers() {
-  const int64_t threads = omp_get_max_threads(), count = std::gcd(std::ssize(slices_), threads), team = threads / count;
-  if (device_ != Device::cpu || count == 1) return nullptr;
+// As many as divide both the slices and the threads. One on CUDA, where one thread gives all work, and where OpenMP
+// binds threads to cores: it would bind all workers to the same one.
+Workers& Updater::workers() {
+  const int64_t threads = omp_get_max_threads();
+  const bool can_share = device_ == Device::cpu && omp_get_proc_bind() == omp_proc_bind_false;
+  const int64_t count = can_share ? std::gcd(std::ssize(slices_), threads) : 1, team = threads / count;
   if (!workers_ || workers_->count() != count || workers_->team() != team) workers_.emplace(count, team);
-  return &*workers_;
+  return *workers_;
 }
 
 void Updater::compute() {
@@ -111,7 +109,8 @@ Updater::Result Updater::update(int64_t step, const std::vector<Slice>& slices) 
 std::string Updater::first_non_finite() {
   try {
     const FiniteGuard guard;
-    differentiate(nullptr);  // the guard is this thread's
+    Workers this_thread(1, omp_get_max_threads());  // which the guard is for
+    differentiate(this_thread);
   } catch (const Error& error) {
     return error.what();
   }

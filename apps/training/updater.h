@@ -60,7 +60,7 @@ SliceLoss loss_of(Loss loss) {  // of a batch
   return [loss](const Slice& slice, Key key) { return loss(batch_of<Batch>(slice), key); };
 }
 
-// On the CPU, threads share the slices if there are enough of them (apps/training/workers.h).
+// On the CPU, threads share the slices (apps/training/workers.h).
 //
 // On CUDA an update is a graph (engine/replay.h), from the third of the same shapes on: hundreds of kernels cost one
 // launch. So all that changes between updates (data, weights, step, rates) is copied to places that stay. The graph has
@@ -84,9 +84,9 @@ class Updater {
   std::string first_non_finite();
 
  private:
-  // The loss of slices_ and its gradients. Without workers, this thread computes one slice after another.
-  GradientSum::Result differentiate(Workers* workers);
-  Workers* workers();
+  // The loss of slices_ and its gradients.
+  GradientSum::Result differentiate(Workers& workers);
+  Workers& workers();
   void compute();
 
   ShardedOptimizer optimizer_;

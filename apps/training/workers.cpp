@@ -1,7 +1,9 @@
 #include "apps/training/workers.h"
 
+#include <system_error>
 #include <utility>
 
+#include "engine/check.h"
 #include "engine/threads.h"
 
 namespace runnel {
@@ -16,10 +18,16 @@ Workers::Workers(int64_t count, int64_t team) : team_(team) {
       take_all(lock);
     }
   };
-  for (int64_t i = 1; i < count; ++i) threads_.emplace_back(serve);
+  try {
+    for (int64_t i = 1; i < count; ++i) threads_.emplace_back(serve);
+  } catch (const std::system_error& error) {
+    stop();
+    fail("the system starts no more than ", threads_.size(), " more threads (", error.what(),
+         "); give fewer --threads");
+  }
 }
 
-Workers::~Workers() {
+void Workers::stop() {
   {
     const std::lock_guard lock(mutex_);
     stops_ = true;
@@ -42,7 +50,7 @@ void Workers::take_all(std::unique_lock<std::mutex>& lock) {
     lock.lock();
     --busy_;
     if (!error) continue;
-    error_ = error;
+    if (!error_) error_ = error;
     next_ = end_;
   }
   if (busy_ == 0) done_.notify_one();

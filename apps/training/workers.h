@@ -11,23 +11,25 @@
 
 namespace runnel {
 
-// The thread that calls run() is one of them. In kernels, each is the first of a team of its own, so only threads of
-// one team wait for each other, and none does where a team is one thread.
+// The thread that calls run() is one of them. Each has a team of its own: the threads that share the loops of its
+// kernels. So only threads of one team wait for each other, and none does where a team is one thread.
 class Workers {
  public:
-  Workers(int64_t count, int64_t team);  // threads of each team
-  ~Workers();
+  // `team` threads for each. Throws Error if the system does not start as many.
+  Workers(int64_t count, int64_t team);
+  ~Workers() { stop(); }
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
   int64_t count() const { return std::ssize(threads_) + 1; }
   int64_t team() const { return team_; }
 
-  // work(i) for each i < n, by any of the workers. After an exception no more is begun, and it is rethrown when all are
-  // done.
+  // work(i) for each i < n, by any of the workers. After an exception no more is begun, and the first is rethrown when
+  // all are done.
   void run(int64_t n, const std::function<void(int64_t i)>& work);
 
  private:
   void take_all(std::unique_lock<std::mutex>& lock);
+  void stop();
 
   const int64_t team_;
   std::mutex mutex_;  // of what follows

@@ -1,14 +1,18 @@
 // Several processes: sums of gradients over a tree of parts, and runs that mpirun starts, which leave the same bytes
 // whatever their number.
+#include <atomic>
 #include <bit>
 #include <cstdlib>
+#include <thread>
 
 #include "apps/processes/launcher.h"
 #include "apps/processes/tree_sum.h"
 #include "apps/training/communicator.h"
 #include "apps/training/gradient_sum.h"
 #include "apps/training/settings.h"
+#include "apps/training/updater.h"
 #include "apps/training/workers.h"
+#include "engine/check.h"
 #include "engine/device.h"
 #include "models/safetensors.h"
 #include "ops/elementwise.h"
@@ -106,10 +110,53 @@ TEST_CASE("gradient sum: any number of parts is added as a binary tree over thei
       sum.begin(1);  // forgets what was begun
       sum.add(0, p.id(), p);
       sum.add_loss(0, runnel::sum(p));
-      check_fails([&] { sum.finish(); }, "the loss, or that of a part of the batch, does not depend on q");
+      check_fails([&] { sum.finish(); },
+                  "there is no gradient of q: the loss of a part of the batch does not depend on it");
       sum.begin(1);
       check_fails([&] { sum.add(0, Tensor(Shape{2}).id(), p); }, "a tensor [3,5] that is not among the parameters");
     }
+}
+
+TEST_CASE("Updater: threads compute the parts, and the caller alone sends, the last parameters first") {
+  struct Recorder : Communicator {
+    Recorder() {
+      size_ = 2;
+      floats_at_once_ = 24;
+    }
+    void start_sum(float*, int64_t n, SumOptions options) override {
+      sent.emplace_back(n, options.any_order);
+      if (std::this_thread::get_id() != caller) by_others = true;
+    }
+    std::string gather(const std::string& bytes) override { return bytes + bytes; }
+    std::vector<std::pair<int64_t, bool>> sent;
+    bool by_others = false;
+    std::thread::id caller = std::this_thread::get_id();
+  };
+  const auto all = std::make_shared<Recorder>();
+  set_processes(all);
+  const OmpThreads threads(4);
+  Tensor p = random_tensor(Shape{40}, 1), q = random_tensor(Shape{15}, 2);
+  p.set_wants_grad();
+  q.set_wants_grad();
+  std::atomic<bool> fails = false;
+  Updater updater({{{"p", p}, {"q", q}}, {}}, Device::cpu, Key{1},
+                  [&](const Slice& slice, Key) {
+                    if (fails && slice.weight == 3) fail("no loss");
+                    return scale(multiply(sum(p), sum(q)), static_cast<float>(slice.weight));
+                  },
+                  {.any_order = true});
+  const std::vector<Slice> slices{{{}, {}, 1, 1}, {{}, {}, 2, 1}, {{}, {}, 3, 1}, {{}, {}, 4, 1}};
+  for (int64_t step = 0; step < 20; ++step) {
+    all->sent.clear();
+    CHECK(updater.update(step, slices).is_finite);
+    // q in 16 floats and p in 48, as whole lines of the cache; then the loss, exactly.
+    CHECK(all->sent == std::vector<std::pair<int64_t, bool>>{{24, true}, {24, true}, {16, true}, {16, false}});
+    fails = true;
+    check_fails([&] { updater.update(step, slices); }, "no loss");
+    fails = false;
+  }
+  CHECK_FALSE(all->by_others);
+  set_processes(std::make_shared<Communicator>());
 }
 
 TEST_CASE("processes: exchanges of halves leave the sums of the tree everywhere") {
@@ -155,7 +202,8 @@ TEST_CASE("processes: 1, 2 and 4 leave the same checkpoint and metrics") {
   for (const std::string& flags : all) {
     CAPTURE(flags);
     for (const int count : {1, 2, 4})
-      box.succeed(count, copy_flags + flags + " --overwrite --out " + std::to_string(count));
+      box.succeed(count, copy_flags + (count > 1 ? "--threads 2 " : "") + flags + " --overwrite --out " +
+                             std::to_string(count));
     for (const char* run : {"2", "4"}) {
       CHECK(box.last(run) == box.last("1"));
       CHECK(untimed(box.folder / run / "metrics.csv") == untimed(box.folder / "1" / "metrics.csv"));
