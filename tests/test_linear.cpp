@@ -4,6 +4,7 @@
 #include "ops/linear.h"
 #include "ops/numerics.h"
 #include "ops/reductions.h"
+#include "ops/shapes.h"
 #include "tests/check.h"
 
 using namespace runnel;
@@ -263,8 +264,8 @@ Tensor rounded_to_int8(const Tensor& t) {
 
 TEST_CASE(
     "linear, packed in int8, is that of weights of 8 bits and inputs of 16, rounded by the largest of their row") {
-  for (const int64_t rows : {1, 2, 13})
-    for (const auto& [out, in] : {std::array<int64_t, 2>{1, 1}, {33, 65}, {65, 33}, {256, 64}, {5, 600}}) {
+  for (const int64_t rows : {1, 2, 13, 33})
+    for (const auto& [out, in] : {std::array<int64_t, 2>{1, 1}, {33, 65}, {65, 33}, {256, 64}, {70, 192}, {5, 600}}) {
       CAPTURE(rows);
       CAPTURE(out);
       CAPTURE(in);
@@ -274,8 +275,7 @@ TEST_CASE(
       const std::vector<PackedLinear> layers{{w, b}, {zeros, Tensor::full(Shape{7}, 2)}};
       set_precision(Precision::f32);
       // Numbers up to 0.4 steps from multiples of a step: none lies so near the middle that it might go to either.
-      const int64_t largest = instruction_set() == InstructionSet::dotprod ? 0x7f7f : INT16_MAX;
-      const auto most = static_cast<float>(std::min<int64_t>(largest, INT32_MAX / (127 * in)));  // no sum overflows
+      const auto most = static_cast<float>(std::min<int64_t>(0x7f7f, INT32_MAX / (127 * in)));  // no sum overflows
       constexpr float step = 0x1p-14f;
       std::vector<float> numbers = random_tensor(Shape{rows, in}, 1, -most, most).to_vector(), multiples = numbers;
       for (size_t i = 0; i < numbers.size(); ++i) {
@@ -324,18 +324,40 @@ TEST_CASE("in bf16, linear and its gradients are those of operands rounded to bf
     }
     return Tensor(t.shape(), values);
   };
-  Tensor x = random_tensor(Shape{140, 41}, 1), w = random_tensor(Shape{33, 41}, 2);
-  const Tensor b = random_tensor(Shape{33}, 3), dy = random_tensor(Shape{140, 33}, 4);
-  const Tensor packed = linear(x, PackedLinear(w, b));
-  x.set_wants_grad(), w.set_wants_grad();
-  Tape tape;
-  const Tensor y = linear(x, w, b);
-  const Gradients g = tape.backward(weighted_sum(y, dy));
-  set_precision(Precision::f32);
-  check_close(y, reference(rounded(x), rounded(w), b), rounding);
-  check_close(packed, reference(rounded(x), rounded(w), b), rounding);
-  check_close(g.of(x), doubles(matmul(rounded(dy), rounded(w))), reduction);
-  check_close(g.of(w), doubles(matmul(rounded(dy), rounded(x), true)), reduction);
+  for (const int64_t in : {41, 96}) {
+    CAPTURE(in);
+    set_precision(Precision::bf16);
+    Tensor x = random_tensor(Shape{140, in}, 1), w = random_tensor(Shape{33, in}, 2);
+    const Tensor b = random_tensor(Shape{33}, 3), dy = random_tensor(Shape{140, 33}, 4);
+    const Tensor packed = linear(x, PackedLinear(w, b));
+    x.set_wants_grad(), w.set_wants_grad();
+    Tape tape;
+    const Tensor y = linear(x, w, b);
+    const Gradients g = tape.backward(weighted_sum(y, dy));
+    set_precision(Precision::f32);
+    check_close(y, reference(rounded(x), rounded(w), b), rounding);
+    check_close(packed, reference(rounded(x), rounded(w), b), rounding);
+    check_close(g.of(x), doubles(matmul(rounded(dy), rounded(w))), reduction);
+    check_close(g.of(w), doubles(matmul(rounded(dy), rounded(x), true)), reduction);
+  }
+}
+
+TEST_CASE("linear, packed: a row's bytes do not depend on how many rows there are, so not on how threads share them") {
+  for (const Precision precision : {Precision::f32, Precision::bf16, Precision::int8})
+    for (const int64_t in : {41, 96, 128}) {
+      if (precision == Precision::bf16 && !has_bf16()) continue;
+      CAPTURE(static_cast<int>(precision));
+      CAPTURE(in);
+      const Tensor x = random_tensor(Shape{40, in}, 1);
+      set_precision(precision);
+      const PackedLinear layer(random_tensor(Shape{70, in}, 2), random_tensor(Shape{70}, 3));
+      set_precision(Precision::f32);
+      const std::vector<float> all = linear(x, layer).to_vector();
+      for (const int64_t rows : {1, 4, 9, 17}) {
+        const std::vector<float> some = linear(slice(x, 0, 0, rows), layer).to_vector();
+        CHECK(some == std::vector<float>(all.begin(), all.begin() + 70 * rows));
+      }
+    }
 }
 
 TEST_CASE("linear computes only the gradients that are wanted") {

@@ -7,6 +7,10 @@
 #include "ops/cpu/panels.h"
 #include "ops/kernels/linear.h"
 #include "ops/numerics.h"
+#if defined(__AVX512BF16__) && defined(__linux__)
+#define RUNNEL_WITH_TILES 1
+#include "ops/cpu/tiles.h"
+#endif
 
 namespace runnel {
 namespace {
@@ -17,7 +21,8 @@ constexpr int64_t prefetched = 24;  // rows of a panel: the processor's own pref
 // the numbers of x that they are multiplied with (BitLanes); or four integers in bytes (ByteLanes), multiplied as two
 // pairs of 16 bits with pairs of integers that x is rounded to. Behind a panel of bytes lies the scale of each column,
 // behind a row of integers the scale of the row. Where instructions multiply four bytes at once, x's integers are cut
-// into bytes, x = 256 upper + lower: the parts are all weights with the upper bytes, then all with the lower ones.
+// into bytes, x = 256 upper + lower: the parts are all weights with the upper bytes, then all with the lower ones. In a
+// row of x, the parts follow each other.
 #if defined(__ARM_FEATURE_DOTPROD)
 constexpr bool has_byte_products = true;
 #else
@@ -91,6 +96,21 @@ struct Panel {
   int64_t stride, columns;
 };
 
+// Half of row r of a panel's results, from its sums; row r of x ends in its scale.
+template <class Weights, class Number>
+RUNNEL_INLINE inline void finish(const Panel& of, int64_t r, int64_t half, const Sums<Weights>& sums,
+                                 [[maybe_unused]] const Number* row, [[maybe_unused]] int64_t depth,
+                                 Activation activation) {
+  const int64_t first = half * lanes, columns = of.columns - first;
+  if (columns <= 0) return;
+  Lanes y = __builtin_convertvector(sums, Lanes);
+  if constexpr (is_scaled<Weights>)
+    y *= std::bit_cast<float>(row[2 * depth]) * load(of.weights + depth * panel_columns + first);
+  y += load(of.b + first, columns);
+  if (activation == Activation::relu) y = y <= 0 ? Lanes{} : y;
+  store(of.y + r * of.stride + first, y, columns);
+}
+
 // y[r,:] = activation(x[r,:] w + b) for `rows` rows of x and `count` panels, whose sums stay in registers. One row
 // alone would wait for each addition before the next: several panels give the processor others in between.
 template <int rows, int count, class Number, class Weights>
@@ -101,8 +121,8 @@ RUNNEL_NOINLINE void packed_product(const Panel* panels, const Number* x, int64_
   for (int p = 0; p < count; ++p) weights[p] = reinterpret_cast<const Weights*>(panels[p].weights);
   // One part after the other, with as few other vectors as possible: 12 of 16 registers are sums.
   const auto add_part = [&]<int i>(std::integral_constant<int, i>) RUNNEL_INLINE {
-    const Number* number = x + i;
-    for (int64_t k = 0; k < depth; ++k, number += parts<Weights>)
+    const Number* number = x + i * depth;
+    for (int64_t k = 0; k < depth; ++k, ++number)
 #pragma GCC unroll 4
       for (int p = 0; p < count; ++p) {
         const Weights* const w = weights[p] + 2 * k;
@@ -121,23 +141,14 @@ RUNNEL_NOINLINE void packed_product(const Panel* panels, const Number* x, int64_
     for (auto& panel : sums)
       for (auto& row : panel)
         for (IntLanes& sum : row) sum = std::bit_cast<IntLanes>(std::bit_cast<BitLanes>(sum) << 8);  // may wrap here
-  if constexpr (is_scaled<Weights>) add_part(std::integral_constant<int, 1>());
+  if constexpr (parts<Weights> == 2) add_part(std::integral_constant<int, 1>());
 #pragma GCC unroll 4
   for (int p = 0; p < count; ++p)
 #pragma GCC unroll 12
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
-      for (int64_t half = 0; half < 2; ++half) {
-        const Panel& of = panels[p];
-        const int64_t first = half * lanes, columns = of.columns - first;
-        if (columns <= 0) continue;
-        Lanes sum = __builtin_convertvector(sums[p][r][half], Lanes);
-        if constexpr (is_scaled<Weights>)
-          sum *= std::bit_cast<float>(x[r * x_stride + 2 * depth]) * load(of.weights + depth * panel_columns + first);
-        sum += load(of.b + first, columns);
-        if (activation == Activation::relu) sum = sum <= 0 ? Lanes{} : sum;
-        store(of.y + r * of.stride + first, sum, columns);
-      }
+      for (int64_t half = 0; half < 2; ++half)
+        finish<Weights>(panels[p], r, half, sums[p][r][half], x + r * x_stride, depth, activation);
 }
 
 }  // namespace
@@ -163,6 +174,7 @@ constexpr int64_t block_numbers = 2 * lanes;
 
 // A row of n numbers, as `words` pairs of integers of so many bits that no sum of n products with 127 overflows: 14 or
 // more for n up to 1,024, at most 15, and a sign. Cut into signed bytes, the largest is 0x7f7f, of which both are 127.
+template <bool to_bytes>
 RUNNEL_INLINE inline void round_to_pairs(Pair* to, const float* from, int64_t n, int64_t words) {
   BitLanes largest_bits{};
   for (int64_t i = 0; i < n; i += lanes) {
@@ -172,8 +184,7 @@ RUNNEL_INLINE inline void round_to_pairs(Pair* to, const float* from, int64_t n,
   uint32_t largest_bit_pattern = 0;
   for (int64_t j = 0; j < lanes; ++j) largest_bit_pattern = std::max(largest_bit_pattern, uint32_t{largest_bits[j]});
   const float largest = std::bit_cast<float>(largest_bit_pattern);
-  const float most =
-      static_cast<float>(std::min<int64_t>(has_byte_products ? 0x7f7f : INT16_MAX, INT32_MAX / (127 * n)));
+  const float most = static_cast<float>(std::min<int64_t>(0x7f7f, INT32_MAX / (127 * n)));
   const float per_step = largest > 0 ? most / largest : 0;
 
   using Words = uint64_t __attribute__((vector_size(sizeof(Lanes))));
@@ -183,8 +194,8 @@ RUNNEL_INLINE inline void round_to_pairs(Pair* to, const float* from, int64_t n,
     return (bits & 0xffff) | (bits >> 16 & 0xffff0000);
   };
   for (int64_t i = 0; i < words; i += lanes) {
-    Words two = pairs(2 * i) | pairs(2 * i + lanes) << 32;
-    if constexpr (has_byte_products) {
+    Words two = pairs(2 * i) | pairs(2 * i + lanes) << 32;  // parts
+    if constexpr (to_bytes) {
       const auto lower_bytes = [](Words w) RUNNEL_INLINE {  // of four numbers, in the order of a lane of ByteLanes
         w &= 0x00ff00ff00ff00ff;
         return (w | w >> 24) & 0xffffffff;
@@ -193,7 +204,10 @@ RUNNEL_INLINE inline void round_to_pairs(Pair* to, const float* from, int64_t n,
       const Words upper = std::bit_cast<Words>(std::bit_cast<Shorts>(two) + 0x80) >> 8;  // the lower byte is signed
       two = lower_bytes(upper) | lower_bytes(two) << 32;
     }
-    std::memcpy(to + i, &two, sizeof two);
+    using Part = Pair __attribute__((vector_size(sizeof(Lanes) / 2)));
+    const Part first = __builtin_convertvector(two, Part), second = __builtin_convertvector(two >> 32, Part);
+    std::memcpy(to + i / 2, &first, sizeof first);
+    std::memcpy(to + (words + i) / 2, &second, sizeof second);
   }
   to[words] = std::bit_cast<Pair>(largest / most);
 }
@@ -235,37 +249,68 @@ void cpu::pack_linear(float* panels_of_w, const float* w, int64_t out, int64_t i
 
 namespace {
 
+// Panel i of all panels of several layers.
+template <class Weights>
+Panel panel_at(const PackedLayer* layer, int64_t i, int64_t depth) {
+  for (; i >= panels(layer->out); ++layer) i -= panels(layer->out);
+  const int64_t column = i * panel_columns;
+  return {layer->panels + i * panel_floats(depth, is_scaled<Weights>), layer->b + column, layer->y + column, layer->out,
+          layer->out - column};
+}
+
+#if RUNNEL_WITH_TILES
+// All panels by tiles, of which x has whole ones.
+template <class Weights>
+void multiply_by_tiles(const PackedLayer* layers, int64_t all, const Pair* x, int64_t x_stride, int64_t rows,
+                       int64_t depth, Activation activation, bool is_enough) {
+  const int64_t threads = is_enough && !omp_in_parallel() ? omp_get_max_threads() : 1;
+  parallel_pieces(all, (all + threads - 1) / threads, is_enough, [=](int64_t begin, int64_t some) {
+    const Tiles tiles;
+    Sums<Weights> sums[parts<Weights>][2][tile_rows];
+    for (int64_t i = begin; i < begin + some; ++i) {
+      const Panel panel = panel_at<Weights>(layers, i, depth);
+      for (int64_t first = 0; first < rows; first += tile_rows) {
+        tile_product<parts<Weights>>(sums, x + first * x_stride, x_stride, panel.weights, depth);
+        for (int64_t r = first; r < std::min(first + tile_rows, rows); ++r)
+          for (int64_t half = 0; half < 2; ++half) {
+            Sums<Weights> sum = sums[0][half][r - first];
+            if constexpr (is_scaled<Weights>) sum = (sum << 8) + sums[1][half][r - first];
+            finish<Weights>(panel, r, half, sum, x + r * x_stride, depth, activation);
+          }
+      }
+    }
+  });
+}
+#endif
+
 template <class Number, class Weights>
 void packed_linear_of(const PackedLayer* layers, int64_t count, const Number* x, int64_t x_stride, int64_t rows,
-                      int64_t in, int64_t depth, Activation activation) {
-  const auto panel_at = [=](int64_t i) -> Panel {
-    const PackedLayer* layer = layers;
-    for (; i >= panels(layer->out); ++layer) i -= panels(layer->out);
-    const int64_t column = i * panel_columns;
-    return {layer->panels + i * panel_floats(depth, is_scaled<Weights>), layer->b + column, layer->y + column,
-            layer->out, layer->out - column};
-  };
+                      int64_t in, int64_t depth, Activation activation, [[maybe_unused]] bool by_tiles) {
   int64_t all = 0;
   for (int64_t l = 0; l < count; ++l) all += panels(layers[l].out);
+  const bool is_enough = rows * in * all * panel_columns >= 1 << 17;
+#if RUNNEL_WITH_TILES
+  if constexpr (!std::is_same_v<Number, float>)
+    if (by_tiles) return multiply_by_tiles<Weights>(layers, all, x, x_stride, rows, depth, activation, is_enough);
+#endif
   constexpr int many = 4;
   const int64_t together = rows == 1 && all >= 2 * many * omp_get_max_threads() ? many : 1;
   const auto multiply = [&](int64_t number) {
     const int64_t first = number * together;
     if (together == many && first + many <= all) {
       Panel several[many];
-      for (int p = 0; p < many; ++p) several[p] = panel_at(first + p);
+      for (int p = 0; p < many; ++p) several[p] = panel_at<Weights>(layers, first + p, depth);
       packed_product<1, many, Number, Weights>(several, x, x_stride, depth, activation);
       return;
     }
     for (int64_t i = first; i < std::min(first + together, all); ++i) {
       each_block(rows, [&]<int some>(std::integral_constant<int, some>, int64_t r) {
-        Panel panel = panel_at(i);
+        Panel panel = panel_at<Weights>(layers, i, depth);
         panel.y += r * panel.stride;
         packed_product<some, 1, Number, Weights>(&panel, x + r * x_stride, x_stride, depth, activation);
       });
     }
   };
-  const bool is_enough = rows * in * all * panel_columns >= 1 << 17;
   parallel_for((all + together - 1) / together, is_enough, multiply);
 }
 
@@ -277,11 +322,23 @@ void cpu::packed_linear(const PackedLayer* layers, int64_t count, const float* x
   // Between the rows of x, in 4-byte words. Not a power of two, or twelve rows would compete for the same few lines of
   // the cache.
   const int64_t stride = words + lanes;
+#if RUNNEL_WITH_TILES
+  // Of integers sums are exact, so the number of rows may decide; where there are few, tiles would be mostly empty.
+  const bool by_tiles = (precision == Precision::bf16 || (precision == Precision::int8 && rows >= tile_rows / 2)) &&
+                        depth % tile_depth == 0 && has_tiles();
+  const Scratch left((rows + tile_rows - 1) / tile_rows * tile_rows * stride);
+#else
+  constexpr bool by_tiles = false;
   const Scratch left(rows * stride);
+#endif
   float* const numbers = left.data();
   parallel_rows(rows, in, [=](int64_t r) {
     float* const row = numbers + r * stride;
-    if (precision == Precision::int8) return round_to_pairs(reinterpret_cast<Pair*>(row), x + r * in, in, words);
+    if (precision == Precision::int8) {
+      Pair* const pairs = reinterpret_cast<Pair*>(row);
+      return has_byte_products || by_tiles ? round_to_pairs<true>(pairs, x + r * in, in, words)
+                                           : round_to_pairs<false>(pairs, x + r * in, in, words);
+    }
     row[words - 1] = 0;  // where `in` ends within a pair
     if (precision == Precision::bf16)
       round_to_bf16(reinterpret_cast<uint16_t*>(row), x + r * in, in);
@@ -290,12 +347,12 @@ void cpu::packed_linear(const PackedLayer* layers, int64_t count, const float* x
   });
   if (precision == Precision::bf16)
     packed_linear_of<Pair, BitLanes>(layers, count, reinterpret_cast<const Pair*>(numbers), stride, rows, in, depth,
-                                     activation);
+                                     activation, by_tiles);
   else if (precision == Precision::int8)
     packed_linear_of<Pair, ByteLanes>(layers, count, reinterpret_cast<const Pair*>(numbers), stride, rows, in, depth,
-                                      activation);
+                                      activation, by_tiles);
   else
-    packed_linear_of<float, Lanes>(layers, count, numbers, stride, rows, in, depth, activation);
+    packed_linear_of<float, Lanes>(layers, count, numbers, stride, rows, in, depth, activation, false);
 }
 
 }  // namespace runnel
