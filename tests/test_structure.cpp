@@ -103,8 +103,8 @@ void add_with_includes(Names& all, const std::string& header) {
 }
 
 bool is_standard_or_system(const std::string& header) {
-  static const Names system = {"dirent.h", "dlfcn.h", "fcntl.h", "mach-o/dyld.h",
-                               "omp.h",    "poll.h",  "spawn.h", "unistd.h"};
+  static const Names system = {"cpuid.h", "dirent.h", "dlfcn.h", "fcntl.h", "mach-o/dyld.h",
+                               "omp.h",   "poll.h",   "spawn.h", "unistd.h"};
   return header.find('.') == std::string::npos || header.starts_with("sys/") || system.contains(header);
 }
 
