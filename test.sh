@@ -75,7 +75,7 @@ build release
 ./setup.sh --libc++ >/dev/null 2>&1 || true  # with which the core is built once more: without, that test is skipped
 run build --parallel "$(($(nproc) + 2))"  # more of these wait
 # This processor's instruction set has run: the ops once more with each smaller one.
-for set in baseline avx2 avx512; do
+for set in baseline avx2 avx512 avx512_bf16; do
   [[ $(build/runnel --version)$'\n' == *"used as $set"$'\n'* ]] && break
   RUNNEL_INSTRUCTION_SET=$set build/runnel --version >/dev/null 2>&1 || continue  # of another kind of processor
   RUNNEL_INSTRUCTION_SET=$set run build -L '^ops$' -E "$slow"

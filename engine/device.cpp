@@ -34,13 +34,10 @@ std::string model_name(Device device) {
   return "an unknown processor";
 }
 
-bool cuda_is_emulated() {
-#if RUNNEL_CUDA_IS_EMULATED
-  return true;
-#else
-  return false;
+#ifndef RUNNEL_CUDA_IS_EMULATED
+#define RUNNEL_CUDA_IS_EMULATED 0
 #endif
-}
+bool cuda_is_emulated() { return RUNNEL_CUDA_IS_EMULATED; }
 
 void synchronize(Device device) {
   if constexpr (with_cuda)

@@ -8,6 +8,7 @@
 namespace runnel {
 namespace {
 
+// NaN is named without its sign.
 template <class... What>
 void check_finite(const Tensor& x, const What&... what) {
   if (!x) return;

@@ -12,6 +12,7 @@
 #include <limits>
 #include <list>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -48,10 +49,10 @@ void* allocate_from_system(size_t bytes) {
   return memory;
 }
 
-// Spins before it sleeps: what the pool does takes less time than that.
+// Tries again before it sleeps, since the pool seldom takes as long as that, only where it asks the system for memory.
 std::unique_lock<std::mutex> locked(std::mutex& mutex) {
-  std::unique_lock lock(mutex, std::try_to_lock);
-  for (int i = 0; i < 1000 && !lock; ++i) lock.try_lock();
+  std::unique_lock lock(mutex, std::defer_lock);
+  for (int i = 0; i < 100 && !lock.try_lock(); ++i) std::this_thread::yield();
   if (!lock) lock.lock();
   return lock;
 }
@@ -131,7 +132,7 @@ class Pool {
   Sizes sizes_;  // the last used comes first
   std::unordered_map<size_t, Sizes::iterator> by_size_;
   size_t used_ = 0, max_used_ = 0;  // bytes
-  std::atomic<size_t> kept_ = 0;    // bytes
+  std::atomic<size_t> kept_ = 0;    // bytes; read without the lock
 };
 
 Pool& pool() {

@@ -1,9 +1,5 @@
 #include "ops/numerics.h"
 
-#if RUNNEL_WITH_VARIANTS && defined(__aarch64__)
-#include <sys/auxv.h>
-#endif
-
 #include <array>
 #include <cstdlib>
 #include <string>
@@ -15,58 +11,29 @@ namespace {
 
 Precision the_precision = Precision::f32;
 
-constexpr std::array instruction_sets{InstructionSet::baseline, InstructionSet::avx2, InstructionSet::avx512,
-                                      InstructionSet::avx512_bf16, InstructionSet::dotprod};
-
-// Whether this build has kernels for these instructions and the processor has the instructions.
-bool has(InstructionSet set) {
-#if RUNNEL_WITH_VARIANTS && defined(__aarch64__)
-  constexpr unsigned long needed =
-      HWCAP_ATOMICS | HWCAP_CRC32 | HWCAP_ASIMDRDM | HWCAP_ASIMDDP;  // of armv8.2-a+dotprod
-  return set == InstructionSet::baseline ||
-         (set == InstructionSet::dotprod && (getauxval(AT_HWCAP) & needed) == needed);
-#elif RUNNEL_WITH_VARIANTS
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("popcnt");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vl");
-  return set == InstructionSet::baseline || (set == InstructionSet::avx2 && avx2) ||
-         (set == InstructionSet::avx512 && avx512) ||
-         (set == InstructionSet::avx512_bf16 && avx512 && __builtin_cpu_supports("avx512vnni") &&
-          __builtin_cpu_supports("avx512bf16"));
-#elif defined(__AVX512BF16__)  // one set of kernels, for the instructions that the compiler was told of
-  return set <= InstructionSet::avx512_bf16;
-#elif defined(__AVX512BW__)
-  return set <= InstructionSet::avx512;
-#elif defined(__AVX2__)
-  return set <= InstructionSet::avx2;
-#elif defined(__ARM_FEATURE_DOTPROD)
-  return set == InstructionSet::baseline || set == InstructionSet::dotprod;
-#else
-  return set == InstructionSet::baseline;
-#endif
-}
+constexpr std::array instruction_sets{InstructionSet::baseline,    InstructionSet::avx2, InstructionSet::avx512,
+                                      InstructionSet::avx512_bf16, InstructionSet::amx,  InstructionSet::dotprod};
 
 InstructionSet choose_instruction_set() {
   const char* const wish = std::getenv("RUNNEL_INSTRUCTION_SET");
   InstructionSet best = InstructionSet::baseline;
   for (const InstructionSet set : instruction_sets)
-    if (has(set)) best = set;
+    if (has_instructions(set)) best = set;
   for (const InstructionSet set : instruction_sets) {
     if (!wish || name(set) != std::string(wish)) continue;
-    check(has(set), "RUNNEL_INSTRUCTION_SET is ", wish,
+    check(has_instructions(set), "RUNNEL_INSTRUCTION_SET is ", wish,
           ", which this processor, or this build of runnel, lacks; it has ", name(best));
     return set;
   }
   check(!wish, "RUNNEL_INSTRUCTION_SET is '", wish ? wish : "",
-        "'; it can be baseline, avx2, avx512, avx512_bf16 or dotprod");
+        "'; it can be baseline, avx2, avx512, avx512_bf16, amx or dotprod");
   return best;
 }
 
 }  // namespace
 
 const char* name(InstructionSet set) {
-  constexpr std::array names{"baseline", "avx2", "avx512", "avx512_bf16", "dotprod"};
+  constexpr std::array names{"baseline", "avx2", "avx512", "avx512_bf16", "amx", "dotprod"};
   return names[static_cast<size_t>(set)];
 }
 
@@ -77,7 +44,7 @@ InstructionSet instruction_set() {
 
 bool has_bf16() {
 #if RUNNEL_WITH_ONEDNN  // which computes them
-  return instruction_set() == InstructionSet::avx512_bf16;
+  return instruction_set() == InstructionSet::avx512_bf16 || instruction_set() == InstructionSet::amx;
 #else
   return false;
 #endif

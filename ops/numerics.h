@@ -8,8 +8,10 @@ namespace runnel {
 // or the one that RUNNEL_INSTRUCTION_SET in the environment names, which on x86-64 oneDNN keeps to as well. Without
 // RUNNEL_VARIANTS there is one set of kernels, and a smaller name restricts oneDNN only. Throws Error if the name is
 // none of these, or of a set that is lacking. The first call decides.
-enum class InstructionSet { baseline, avx2, avx512, avx512_bf16, dotprod };  // avx...: of x86-64; dotprod: of ARM
+// avx... and amx: of x86-64; amx: the kernels of avx512_bf16, some of them by tiles; dotprod: of ARM
+enum class InstructionSet { baseline, avx2, avx512, avx512_bf16, amx, dotprod };
 InstructionSet instruction_set();
+bool has_instructions(InstructionSet set);  // Has this build kernels for them, and the processor the instructions?
 const char* name(InstructionSet set);
 
 // The format to which matrix products of models round their operands; sums are float32 in all of them. tf32 (10 bits of

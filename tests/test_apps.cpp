@@ -523,7 +523,7 @@ TEST_CASE("RUNNEL_INSTRUCTION_SET: --version names the set that is used, and wha
   };
   CHECK(contains(with("baseline").out, "used as baseline"));
   check_refused(with("sse9"), 1,
-                "RUNNEL_INSTRUCTION_SET is 'sse9'; it can be baseline, avx2, avx512, avx512_bf16 or dotprod");
+                "RUNNEL_INSTRUCTION_SET is 'sse9'; it can be baseline, avx2, avx512, avx512_bf16, amx or dotprod");
 }
 
 TEST_CASE("RUNNEL_PROFILE=1 on the CPU: a table of the kernels on stderr") {

@@ -265,7 +265,8 @@ Tensor rounded_to_int8(const Tensor& t) {
 TEST_CASE(
     "linear, packed in int8, is that of weights of 8 bits and inputs of 16, rounded by the largest of their row") {
   for (const int64_t rows : {1, 2, 13, 33})
-    for (const auto& [out, in] : {std::array<int64_t, 2>{1, 1}, {33, 65}, {65, 33}, {256, 64}, {70, 192}, {5, 600}}) {
+    for (const auto& [out, in] :
+         {std::array<int64_t, 2>{1, 1}, {33, 65}, {65, 33}, {256, 64}, {70, 192}, {5, 600}, {40, 640}}) {
       CAPTURE(rows);
       CAPTURE(out);
       CAPTURE(in);
@@ -299,6 +300,13 @@ TEST_CASE("linear, packed in int8: no sum overflows, and a row of x that is not 
   const PackedLinear layer(Tensor::full(Shape{3, in}, -2), Tensor::full(Shape{3}, 0));
   set_precision(Precision::f32);
   check_close(linear(Tensor::full(Shape{2, in}, 5), layer), std::vector<double>(6, -10.0 * in), rounding);
+  set_precision(
+      Precision::int8);  // 16 rows of integers whose lower byte is negative: 256 times the upper ones overflows
+  const PackedLinear positive(Tensor::full(Shape{3, 576}, 2), Tensor::full(Shape{3}, 0));
+  const PackedLinear nothing(Tensor(Shape{0, 576}), Tensor(Shape{0}));
+  set_precision(Precision::f32);
+  check_close(linear(Tensor::full(Shape{16, 576}, 5), positive), std::vector<double>(48, 5760), rounding);
+  CHECK(linear(Tensor::full(Shape{16, 576}, 5), nothing).shape() == Shape{16, 0});
   for (const float wrong : {NAN, INFINITY, -INFINITY}) {
     std::vector<float> x(2 * in, 5);
     x[in + 1234] = wrong;
@@ -324,7 +332,7 @@ TEST_CASE("in bf16, linear and its gradients are those of operands rounded to bf
     }
     return Tensor(t.shape(), values);
   };
-  for (const int64_t in : {41, 96}) {
+  for (const int64_t in : {41, 95, 96}) {
     CAPTURE(in);
     set_precision(Precision::bf16);
     Tensor x = random_tensor(Shape{140, in}, 1), w = random_tensor(Shape{33, in}, 2);
@@ -342,21 +350,23 @@ TEST_CASE("in bf16, linear and its gradients are those of operands rounded to bf
   }
 }
 
-TEST_CASE("linear, packed: a row's bytes do not depend on how many rows there are, so not on how threads share them") {
+TEST_CASE("linear, packed: a row's bytes do not depend on how many rows or threads there are") {
   for (const Precision precision : {Precision::f32, Precision::bf16, Precision::int8})
-    for (const int64_t in : {41, 96, 128}) {
-      if (precision == Precision::bf16 && !has_bf16()) continue;
+    for (const int64_t in : {41, 95, 128}) {
+      if (precision == Precision::bf16 && !has_bf16()) continue;  // of which the test before says that it is skipped
       CAPTURE(static_cast<int>(precision));
       CAPTURE(in);
       const Tensor x = random_tensor(Shape{40, in}, 1);
       set_precision(precision);
-      const PackedLinear layer(random_tensor(Shape{70, in}, 2), random_tensor(Shape{70}, 3));
+      const PackedLinear layer(random_tensor(Shape{1030, in}, 2), random_tensor(Shape{1030}, 3));
       set_precision(Precision::f32);
       const std::vector<float> all = linear(x, layer).to_vector();
-      for (const int64_t rows : {1, 4, 9, 17}) {
-        const std::vector<float> some = linear(slice(x, 0, 0, rows), layer).to_vector();
-        CHECK(some == std::vector<float>(all.begin(), all.begin() + 70 * rows));
-      }
+      for (const int threads : {1, 2, 5})
+        for (const int64_t rows : {1, 4, 9, 17}) {
+          const OmpThreads some_threads(threads);
+          const std::vector<float> some = linear(slice(x, 0, 0, rows), layer).to_vector();
+          CHECK(some == std::vector<float>(all.begin(), all.begin() + 1030 * rows));
+        }
     }
 }
 

@@ -65,7 +65,8 @@ void dry_run(const Task& task, const TrainSettings& settings) {
     return device_seconds(device, [&] { tokens = trial.update(batch, std::min(trial.whole, batch)) * count; });
   };
   const double parameter_bytes = 4 * static_cast<double>(element_count(task.parameters()));
-  const double to_send = count > 1 ? parameter_bytes : 0, batch = static_cast<double>(own);  // the sums of gradients
+  const auto batch = static_cast<double>(own);
+  const double to_send = count > 1 ? parameter_bytes : 0;  // where the sums of gradients lie that are sent
   const double step_bytes = update_bytes(trial, parameter_bytes, device, own) + to_send;
   const auto moment_bytes = static_cast<double>(trial.updater.optimizer().state_bytes());
   const double bytes = parameter_bytes + moment_bytes + step_bytes;

@@ -14,8 +14,8 @@ constexpr int64_t floats_of_line = 16;  // of the cache
 
 // In place, unless other tensors have the storage of both.
 Tensor sum_of(Tensor a, Tensor b, bool bf16) {
-  std::atomic_thread_fence(std::memory_order_acquire);  // another thread may just have read and left that storage
   Tensor sum = !a.is_shared() ? a : !b.is_shared() ? b : Tensor(a.shape(), a.device());
+  std::atomic_thread_fence(std::memory_order_acquire);  // the last other owner, just gone, may have read that storage
   (bf16 ? accumulate_bf16 : accumulate)(a.device(), sum.data(), a.data(), b.data(), a.size());
   return sum;
 }

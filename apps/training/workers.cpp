@@ -22,7 +22,7 @@ Workers::Workers(int64_t count, int64_t team) : team_(team) {
     for (int64_t i = 1; i < count; ++i) threads_.emplace_back(serve);
   } catch (const std::system_error& error) {
     stop();
-    fail("the system starts no more than ", threads_.size(), " more threads (", error.what(),
+    fail("the system started only ", threads_.size(), " of ", count - 1, " threads (", error.what(),
          "); give fewer --threads");
   }
 }

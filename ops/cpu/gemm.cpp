@@ -34,6 +34,9 @@ void restrict_instructions() {
       dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core);
       break;
     case InstructionSet::avx512_bf16:
+      dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
+      break;
+    case InstructionSet::amx:
     case InstructionSet::dotprod:
       break;
   }

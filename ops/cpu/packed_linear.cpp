@@ -7,7 +7,7 @@
 #include "ops/cpu/panels.h"
 #include "ops/kernels/linear.h"
 #include "ops/numerics.h"
-#if defined(__AVX512BF16__) && defined(__linux__)
+#if defined(__AVX512BF16__) && (defined(__clang__) || __GNUC__ >= 12)  // g++ 11 lacks some of what tiles take
 #define RUNNEL_WITH_TILES 1
 #include "ops/cpu/tiles.h"
 #endif
@@ -89,6 +89,11 @@ RUNNEL_INLINE inline void multiply_add(IntLanes& sum, Pair x, const ByteLanes& w
 }
 #endif
 
+// 256 upper + lower, of which the first may wrap, but not the sum.
+RUNNEL_INLINE inline IntLanes sum_of_bytes(const IntLanes& upper, const IntLanes& lower) {
+  return std::bit_cast<IntLanes>((std::bit_cast<BitLanes>(upper) << 8) + std::bit_cast<BitLanes>(lower));
+}
+
 // A panel [depth][columns] of a layer, and where its results go: to `columns` columns of rows `stride` apart.
 struct Panel {
   const float *weights, *b;
@@ -103,10 +108,11 @@ RUNNEL_INLINE inline void finish(const Panel& of, int64_t r, int64_t half, const
                                  Activation activation) {
   const int64_t first = half * lanes, columns = of.columns - first;
   if (columns <= 0) return;
-  Lanes y = __builtin_convertvector(sums, Lanes);
+  Lanes y = __builtin_convertvector(sums, Lanes), scale = splat(1);
+  const Lanes b = load(of.b + first, columns);
   if constexpr (is_scaled<Weights>)
-    y *= std::bit_cast<float>(row[2 * depth]) * load(of.weights + depth * panel_columns + first);
-  y += load(of.b + first, columns);
+    scale = std::bit_cast<float>(row[2 * depth]) * load(of.weights + depth * panel_columns + first);
+  y = y * scale + b;  // in one expression, so that compilers fuse it wherever this is inlined, or nowhere
   if (activation == Activation::relu) y = y <= 0 ? Lanes{} : y;
   store(of.y + r * of.stride + first, y, columns);
 }
@@ -140,7 +146,7 @@ RUNNEL_NOINLINE void packed_product(const Panel* panels, const Number* x, int64_
   if constexpr (is_scaled<Weights> && has_byte_products)
     for (auto& panel : sums)
       for (auto& row : panel)
-        for (IntLanes& sum : row) sum = std::bit_cast<IntLanes>(std::bit_cast<BitLanes>(sum) << 8);  // may wrap here
+        for (IntLanes& sum : row) sum = sum_of_bytes(sum, IntLanes{});
   if constexpr (parts<Weights> == 2) add_part(std::integral_constant<int, 1>());
 #pragma GCC unroll 4
   for (int p = 0; p < count; ++p)
@@ -173,7 +179,8 @@ void pack_pairs(float* to, const float* panel, int64_t depth) {
 constexpr int64_t block_numbers = 2 * lanes;
 
 // A row of n numbers, as `words` pairs of integers of so many bits that no sum of n products with 127 overflows: 14 or
-// more for n up to 1,024, at most 15, and a sign. Cut into signed bytes, the largest is 0x7f7f, of which both are 127.
+// more for n up to 1,024, at most 15, and a sign. Cut into signed bytes, the largest is 0x7f7f, of which both are 127;
+// it is so where nothing is cut, too, so that both ways have the same results.
 template <bool to_bytes>
 RUNNEL_INLINE inline void round_to_pairs(Pair* to, const float* from, int64_t n, int64_t words) {
   BitLanes largest_bits{};
@@ -259,7 +266,8 @@ Panel panel_at(const PackedLayer* layer, int64_t i, int64_t depth) {
 }
 
 #if RUNNEL_WITH_TILES
-// All panels by tiles, of which x has whole ones.
+// All panels by tiles. x has room for a multiple of tile_rows rows; what lies behind the last row is multiplied, too,
+// but not kept.
 template <class Weights>
 void multiply_by_tiles(const PackedLayer* layers, int64_t all, const Pair* x, int64_t x_stride, int64_t rows,
                        int64_t depth, Activation activation, bool is_enough) {
@@ -274,7 +282,7 @@ void multiply_by_tiles(const PackedLayer* layers, int64_t all, const Pair* x, in
         for (int64_t r = first; r < std::min(first + tile_rows, rows); ++r)
           for (int64_t half = 0; half < 2; ++half) {
             Sums<Weights> sum = sums[0][half][r - first];
-            if constexpr (is_scaled<Weights>) sum = (sum << 8) + sums[1][half][r - first];
+            if constexpr (is_scaled<Weights>) sum = sum_of_bytes(sum, sums[1][half][r - first]);
             finish<Weights>(panel, r, half, sum, x + r * x_stride, depth, activation);
           }
       }
@@ -288,6 +296,7 @@ void packed_linear_of(const PackedLayer* layers, int64_t count, const Number* x,
                       int64_t in, int64_t depth, Activation activation, [[maybe_unused]] bool by_tiles) {
   int64_t all = 0;
   for (int64_t l = 0; l < count; ++l) all += panels(layers[l].out);
+  if (all == 0) return;
   const bool is_enough = rows * in * all * panel_columns >= 1 << 17;
 #if RUNNEL_WITH_TILES
   if constexpr (!std::is_same_v<Number, float>)
@@ -323,14 +332,16 @@ void cpu::packed_linear(const PackedLayer* layers, int64_t count, const float* x
   // the cache.
   const int64_t stride = words + lanes;
 #if RUNNEL_WITH_TILES
-  // Of integers sums are exact, so the number of rows may decide; where there are few, tiles would be mostly empty.
+  // Tiles add bfloat16 products in another order, so they compute all rows or none. Sums of integers are exact: few
+  // rows, which would leave most of a tile empty, are faster without.
   const bool by_tiles = (precision == Precision::bf16 || (precision == Precision::int8 && rows >= tile_rows / 2)) &&
-                        depth % tile_depth == 0 && has_tiles();
-  const Scratch left((rows + tile_rows - 1) / tile_rows * tile_rows * stride);
+                        depth % tile_depth == 0 && instruction_set() == InstructionSet::amx;
+  const int64_t places = by_tiles ? (rows + tile_rows - 1) / tile_rows * tile_rows : rows;
 #else
   constexpr bool by_tiles = false;
-  const Scratch left(rows * stride);
+  const int64_t places = rows;
 #endif
+  const Scratch left(places * stride);
   float* const numbers = left.data();
   parallel_rows(rows, in, [=](int64_t r) {
     float* const row = numbers + r * stride;

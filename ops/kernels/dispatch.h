@@ -51,15 +51,14 @@ namespace cpu = RUNNEL_CPU;  // kernels are defined in it, and call each other t
   void __VA_ARGS__;       \
   }
 
-// ON_CPU(f(y, n)) calls the kernel for the instruction set that this process uses; CPU_DISPATCH times it, too, and so
-// must not be called by several threads at a time.
+// ON_CPU(f(y, n)) calls the kernel for the instruction set that this process uses; CPU_DISPATCH times it, too.
 #if RUNNEL_WITH_VARIANTS && defined(__aarch64__)
 #define ON_CPU(...)                                                                            \
   (::runnel::instruction_set() == ::runnel::InstructionSet::dotprod ? cpu_dotprod::__VA_ARGS__ \
                                                                     : cpu_baseline::__VA_ARGS__)
 #elif RUNNEL_WITH_VARIANTS
 #define ON_CPU(...)                                                                                    \
-  (::runnel::instruction_set() == ::runnel::InstructionSet::avx512_bf16 ? cpu_avx512_bf16::__VA_ARGS__ \
+  (::runnel::instruction_set() >= ::runnel::InstructionSet::avx512_bf16 ? cpu_avx512_bf16::__VA_ARGS__ \
    : ::runnel::instruction_set() == ::runnel::InstructionSet::avx512    ? cpu_avx512::__VA_ARGS__      \
    : ::runnel::instruction_set() == ::runnel::InstructionSet::avx2      ? cpu_avx2::__VA_ARGS__        \
                                                                         : cpu_baseline::__VA_ARGS__)

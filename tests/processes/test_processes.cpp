@@ -123,12 +123,14 @@ TEST_CASE("Updater: threads compute the parts, and the caller alone sends, the l
       size_ = 2;
       floats_at_once_ = 24;
     }
-    void start_sum(float*, int64_t n, SumOptions options) override {
+    void start_sum(float* x, int64_t n, SumOptions options) override {
+      if (sent.empty()) first_number = x[0];
       sent.emplace_back(n, options.any_order);
       if (std::this_thread::get_id() != caller) by_others = true;
     }
     std::string gather(const std::string& bytes) override { return bytes + bytes; }
     std::vector<std::pair<int64_t, bool>> sent;
+    float first_number = 0;
     bool by_others = false;
     std::thread::id caller = std::this_thread::get_id();
   };
@@ -142,7 +144,7 @@ TEST_CASE("Updater: threads compute the parts, and the caller alone sends, the l
   Updater updater({{{"p", p}, {"q", q}}, {}}, Device::cpu, Key{1},
                   [&](const Slice& slice, Key) {
                     if (fails && slice.weight == 3) fail("no loss");
-                    return scale(multiply(sum(p), sum(q)), static_cast<float>(slice.weight));
+                    return scale(add(sum(p), scale(sum(q), 100)), static_cast<float>(slice.weight));
                   },
                   {.any_order = true});
   const std::vector<Slice> slices{{{}, {}, 1, 1}, {{}, {}, 2, 1}, {{}, {}, 3, 1}, {{}, {}, 4, 1}};
@@ -151,6 +153,7 @@ TEST_CASE("Updater: threads compute the parts, and the caller alone sends, the l
     CHECK(updater.update(step, slices).is_finite);
     // q in 16 floats and p in 48, as whole lines of the cache; then the loss, exactly.
     CHECK(all->sent == std::vector<std::pair<int64_t, bool>>{{24, true}, {24, true}, {16, true}, {16, false}});
+    CHECK(all->first_number > 50);  // the gradient of q
     fails = true;
     check_fails([&] { updater.update(step, slices); }, "no loss");
     fails = false;
