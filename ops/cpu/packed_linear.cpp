@@ -90,7 +90,7 @@ RUNNEL_INLINE inline void multiply_add(IntLanes& sum, Pair x, const ByteLanes& w
 #endif
 
 // 256 upper + lower, of which the first may wrap, but not the sum.
-RUNNEL_INLINE inline IntLanes sum_of_bytes(const IntLanes& upper, const IntLanes& lower) {
+[[maybe_unused]] RUNNEL_INLINE inline IntLanes sum_of_bytes(const IntLanes& upper, const IntLanes& lower) {
   return std::bit_cast<IntLanes>((std::bit_cast<BitLanes>(upper) << 8) + std::bit_cast<BitLanes>(lower));
 }
 
