@@ -18,6 +18,7 @@ Workers::Workers(int64_t count, int64_t team) : team_(team) {
       take_all(lock);
     }
   };
+  threads_.reserve(static_cast<size_t>(count));
   try {
     for (int64_t i = 1; i < count; ++i) threads_.emplace_back(serve);
   } catch (const std::system_error& error) {
