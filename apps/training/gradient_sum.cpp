@@ -108,8 +108,10 @@ GradientSum::Result GradientSum::finish() {
   for (const Place& place : places_)
     check(static_cast<bool>(place.sum), "there is no gradient of ", place.name,
           ": the loss of a part of the batch does not depend on it");
-  send();
-  processes().finish();
+  if (processes().size() > 1) {  // else nothing was started, and nothing can be waited for
+    send();
+    processes().finish();
+  }
   Result result;
   for (Place& place : places_) result.gradients.by_id[place.leaf] = std::move(place.sum);
   result.loss = result.gradients.by_id.extract(loss_place).mapped();
