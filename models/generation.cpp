@@ -28,7 +28,11 @@ constexpr int64_t largest_group = 36;
 constexpr int64_t largest_cuda_group = 16384;
 
 // Sequences from which a thread computes longer than it reads weights.
-int64_t enough_for_a_thread() { return precision() == Precision::int8 ? 4 : 6; }
+int64_t enough_for_a_thread() {
+  if (precision() == Precision::f32) return 6;
+  if (instruction_set() != InstructionSet::amx) return 4;
+  return precision() == Precision::int8 ? 7 : 10;
+}
 
 // Sequences that one thread, or the GPU, draws at once: half of the memory that is free is left alone.
 int64_t group_size(Device device, int64_t threads, int64_t sequence_bytes) {
