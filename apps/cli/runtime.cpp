@@ -103,10 +103,8 @@ void name_left_out(const std::string& sentence, const std::vector<std::string>& 
 
 std::string about_load(double load, int64_t cores) {
   if (load <= 1.5 * static_cast<double>(cores)) return "";
-  return fmt::format(
-      "runnel: this machine is busy, with a load average of {:.1f} on {} cores: all takes longer; a small model is "
-      "fastest with --threads 1\n",
-      load, cores);
+  return fmt::format("runnel: this machine is busy, with a load average of {:.1f} on {} cores: all takes longer\n",
+                     load, cores);
 }
 
 }  // namespace runnel
