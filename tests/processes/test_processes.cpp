@@ -107,9 +107,12 @@ TEST_CASE("gradient sum: any number of parts is added as a binary tree over thei
       }
       sum.begin(2);
       sum.add(0, q.id(), q);
-      sum.begin(1);  // forgets what was begun
-      sum.add(0, p.id(), p);
-      sum.add_loss(0, runnel::sum(p));
+      sum.begin(2);  // forgets what was begun
+      sum.add(1, q.id(), q);
+      for (const int64_t part : {0, 1}) {
+        sum.add(part, p.id(), p);
+        sum.add_loss(part, runnel::sum(p));
+      }
       check_fails([&] { sum.finish(); },
                   "there is no gradient of q: the loss of a part of the batch does not depend on it");
       sum.begin(1);
