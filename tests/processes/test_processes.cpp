@@ -1,5 +1,6 @@
 // Several processes: sums of gradients over a tree of parts, and runs that mpirun starts, which leave the same bytes
 // whatever their number.
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdlib>
@@ -14,6 +15,7 @@
 #include "apps/training/workers.h"
 #include "engine/check.h"
 #include "engine/device.h"
+#include "engine/threads.h"
 #include "models/safetensors.h"
 #include "ops/elementwise.h"
 #include "ops/numerics.h"
@@ -144,8 +146,11 @@ TEST_CASE("Updater: threads compute the parts, and the caller alone sends, the l
   p.set_wants_grad();
   q.set_wants_grad();
   std::atomic<bool> fails = false;
+  std::atomic<int> begun = 0;
+  const int workers = std::min(omp_get_max_threads(), 4);
   Updater updater({{{"p", p}, {"q", q}}, {}}, Device::cpu, Key{1},
                   [&](const Slice& slice, Key) {
+                    for (++begun; begun < workers;) std::this_thread::yield();  // until each worker has one
                     if (fails && slice.weight == 3) fail("no loss");
                     return scale(add(sum(p), scale(sum(q), 100)), static_cast<float>(slice.weight));
                   },
@@ -153,11 +158,13 @@ TEST_CASE("Updater: threads compute the parts, and the caller alone sends, the l
   const std::vector<Slice> slices{{{}, {}, 1, 1}, {{}, {}, 2, 1}, {{}, {}, 3, 1}, {{}, {}, 4, 1}};
   for (int64_t step = 0; step < 20; ++step) {
     all->sent.clear();
+    begun = 0;
     CHECK(updater.update(step, slices).is_finite);
     // q in 16 floats and p in 48, as whole lines of the cache; then the loss, exactly.
     CHECK(all->sent == std::vector<std::pair<int64_t, bool>>{{24, true}, {24, true}, {16, true}, {16, false}});
     CHECK(all->first_number > 50);  // the gradient of q
     fails = true;
+    begun = 0;
     check_fails([&] { updater.update(step, slices); }, "no loss");
     fails = false;
   }
