@@ -1,9 +1,8 @@
 // runnel bench training: tokens/s with the paper's models.
 #include <fmt/format.h>
 
-#include <numeric>
-
 #include "apps/bench/bench.h"
+#include "apps/training/settings.h"
 #include "apps/training/updater.h"
 #include "datasets/copy_task.h"
 #include "datasets/images.h"
@@ -44,7 +43,7 @@ int bench_training(TrainingOptions& o) {
   const auto measure = [&](const char* name, AutoregressiveConfig config, int64_t batch, const auto& slice,
                            const auto& loss) {
     config.encoder.attention = o.attention;
-    const int64_t part = o.chosen_device() == Device::cuda ? batch : batch / std::gcd(batch, 8);  // as `train` has it
+    const int64_t part = default_part(batch, o.chosen_device());
     AutoregressiveTransformer model(config, Key{1}, o.chosen_device());
     Updater updater({model.parameters(), authors_options}, o.chosen_device(), Key{2}, loss(model));
     int64_t step = 0;

@@ -23,13 +23,16 @@ constexpr uint64_t max_config_bytes = 1 << 20;
 
 }  // namespace
 
+int64_t default_part(int64_t batch, Device device, int64_t most) {
+  const bool is_alone_on_gpu = device == Device::cuda && processes().size() == 1;
+  return is_alone_on_gpu ? batch : batch / std::gcd(batch, most);
+}
+
 int64_t TrainSettings::sequences_at_a_time() const {
   const int64_t count = processes().size();
-  const bool is_alone_on_gpu = chosen_device() == Device::cuda && count == 1;
   // Older versions have not said in config.json how their runs divided a batch: into eight.
   const int64_t wanted = resume ? 8 : std::max<int64_t>(8, count);
-  const int64_t by_default = is_alone_on_gpu ? batch : batch / std::gcd(batch, wanted);
-  const int64_t part = micro_batch ? std::min(micro_batch, batch) : by_default;
+  const int64_t part = micro_batch ? std::min(micro_batch, batch) : default_part(batch, chosen_device(), wanted);
   const int64_t parts = (batch + part - 1) / part;
   const bool is_even = batch % part == 0 && std::has_single_bit(static_cast<uint64_t>(parts));
   if (count == 1 || (is_even && parts % count == 0)) return part;

@@ -17,6 +17,10 @@ namespace runnel {
 // From --reduction and --gradients. Throws UsageError if they do not go together.
 SumOptions sum_options(const std::string& reduction, const std::string& gradients);
 
+// The size of the parts of a batch if the user names none: one of `most` parts, or as near as a power of two can divide
+// the batch; on a GPU by itself all of it.
+int64_t default_part(int64_t batch, Device device, int64_t most = 8);
+
 // The settings of every training. The defaults are the paper's (copy task).
 struct TrainSettings : RuntimeOptions {
   std::string preset = "paper";
@@ -49,9 +53,9 @@ struct TrainSettings : RuntimeOptions {
   bool overwrite = false;
   bool dry_run = false;
 
-  // The size of the parts of a batch: --micro-batch, or by default an eighth of the batch, so that eight threads or
-  // processes can share them, or as near as a power of two can divide it; with more processes, one part each; on a GPU
-  // by itself all of it. Throws UsageError that says how many processes can share the parts, if processes() cannot.
+  // The size of the parts of a batch: --micro-batch, or default_part(), by which eight threads or processes can share
+  // the batch; with more processes, one part each. Throws UsageError that says how many processes can share the parts,
+  // if processes() cannot.
   int64_t sequences_at_a_time() const;
 
   Settings list() override;
