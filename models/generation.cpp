@@ -31,7 +31,7 @@ constexpr int64_t largest_cuda_group = 16384;
 int64_t enough_for_a_thread() {
   if (precision() == Precision::f32) return 6;
   if (instruction_set() != InstructionSet::amx) return 4;
-  return precision() == Precision::int8 ? 7 : 10;
+  return precision() == Precision::int8 ? 3 : 8;
 }
 
 // Sequences that one thread, or the GPU, draws at once: half of the memory that is free is left alone.

@@ -22,18 +22,19 @@ Tensor normalize(const char* op, const Tensor& x, const Tensor& a, const Tensor&
   check_dropout(op, dropout);
   device_of(op, x, a, gamma, beta);
 
-  Tensor y(x.shape(), x.device()), mean(Shape{rows}, x.device()), rstd(Shape{rows}, x.device());
-  DISPATCH(x.device(), layer_norm_forward(y.data(), mean.data(), rstd.data(), x.data(), a.data(), gamma.data(),
+  Tensor y(x.shape(), x.device()), kept(Shape{2, rows}, x.device());  // mean and 1 / standard deviation
+  DISPATCH(x.device(), layer_norm_forward(y.data(), kept.data(), kept.data() + rows, x.data(), a.data(), gamma.data(),
                                           beta.data(), rows, d, eps, dropout));
-  return record(op, {x, a, gamma, beta}, y,
-                [x, a, gamma, mean, rstd, rows, d, dropout](const Tensor& dy) -> std::vector<Tensor> {
-                  Tensor dx(dy.shape(), dy.device()), da, dgamma(Shape{d}, dy.device()), dbeta(Shape{d}, dy.device());
-                  if (a && dropout.p > 0) da = Tensor(dy.shape(), dy.device());
-                  DISPATCH(dy.device(),
-                           layer_norm_backward(dx.data(), da.data(), dgamma.data(), dbeta.data(), dy.data(), x.data(),
-                                               a.data(), gamma.data(), mean.data(), rstd.data(), rows, d, dropout));
-                  return {dx, a && !da ? dx : da, dgamma, dbeta};
-                });
+  if (!is_recording()) return y;  // for few rows, copies for a rule would take as long as the kernel
+  return record(
+      op, {x, a, gamma, beta}, y, [x, a, gamma, kept, rows, d, dropout](const Tensor& dy) -> std::vector<Tensor> {
+        Tensor dx(dy.shape(), dy.device()), da, dgamma(Shape{d}, dy.device()), dbeta(Shape{d}, dy.device());
+        if (a && dropout.p > 0) da = Tensor(dy.shape(), dy.device());
+        DISPATCH(dy.device(),
+                 layer_norm_backward(dx.data(), da.data(), dgamma.data(), dbeta.data(), dy.data(), x.data(), a.data(),
+                                     gamma.data(), kept.data(), kept.data() + rows, rows, d, dropout));
+        return {dx, a && !da ? dx : da, dgamma, dbeta};
+      });
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ std::vector<Tensor> linear(const Tensor& x, std::span<const PackedLinear> layers
   refuse_gradient("linear, packed", "x", x);
   std::vector<Tensor> y, plain_w, plain_b;
   std::vector<PackedLayer> packed;
+  y.reserve(layers.size()), packed.reserve(layers.size());
   for (const PackedLinear& layer : layers) {
     const Shape& w = layer.w_.shape();
     device_of("linear", x, layer.w_);

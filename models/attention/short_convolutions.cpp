@@ -41,12 +41,11 @@ ShortConvolutions::Projections ShortConvolutions::operator()(const Projections& 
   return result;
 }
 
-ShortConvolutions::Projections ShortConvolutions::step(const Projections& qkv, std::span<Tensor> before) const {
+ShortConvolutions::Projections ShortConvolutions::step(Projections qkv, std::span<Tensor> before) const {
   if (weights.empty()) return qkv;
-  Projections result;
   for (size_t n = 0; n < 3; ++n)
-    result[n] = reshape(causal_convolution_step(joined_heads(qkv[n]), weights[n], {silu}, before[n]), qkv[n].shape());
-  return result;
+    qkv[n] = reshape(causal_convolution_step(joined_heads(qkv[n]), weights[n], {silu}, before[n]), qkv[n].shape());
+  return qkv;
 }
 
 void ShortConvolutions::append_parameters(Parameters& all) const {

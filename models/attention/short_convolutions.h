@@ -18,7 +18,7 @@ struct ShortConvolutions {
   using Projections = std::array<Tensor, 3>;  // q, k and v: [B,L,H,E]
   // `before`: the last K - 1 rows of each before these, or empty; the last of these take their place.
   Projections operator()(const Projections& qkv, std::span<Tensor> before = {}) const;
-  Projections step(const Projections& qkv, std::span<Tensor> before) const;  // L = 1, updates `before` in place
+  Projections step(Projections qkv, std::span<Tensor> before) const;  // L = 1, updates `before` in place
 
   void append_parameters(Parameters& all) const;
   void append_memory(std::vector<Tensor>& memory, int64_t batch,

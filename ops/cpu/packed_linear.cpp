@@ -20,10 +20,10 @@ constexpr int64_t prefetched = 24;  // rows of a panel: the processor's own pref
 // A lane of a panel's vectors is a weight in float32 (Lanes); two weights in bfloat16, neighbours along `in`, as are
 // the numbers of x that they are multiplied with (BitLanes); or four integers in bytes (ByteLanes), multiplied as two
 // pairs of 16 bits with pairs of integers that x is rounded to. Behind a panel of bytes lies the scale of each column,
-// behind a row of integers the scale of the row. Where instructions multiply four bytes at once, x's integers are cut
-// into bytes, x = 256 upper + lower: the parts are all weights with the upper bytes, then all with the lower ones. In a
-// row of x, the parts follow each other.
-#if defined(__ARM_FEATURE_DOTPROD)
+// behind a row of integers the scale of the row and their sum. Where instructions multiply four bytes at once, x's
+// integers are cut into bytes, x = 256 upper + lower: the parts are all weights with the upper bytes, and all with the
+// lower ones. In a row of x, the parts follow each other.
+#if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_DOTPROD)
 constexpr bool has_byte_products = true;
 #else
 constexpr bool has_byte_products = false;
@@ -65,12 +65,23 @@ RUNNEL_INLINE inline void multiply_add(Lanes& sum, Pair x, const BitLanes& w) {
 #endif
 }
 // Integers: the sum is exact, if it does not overflow.
+#if defined(__AVX512VNNI__)
+constexpr uint32_t offset = 128;  // the instruction takes weights without sign: w + offset
+RUNNEL_INLINE inline void multiply_add(IntLanes& sum, Pair x, const ByteLanes& w) {
+  const auto bits = [](const auto& v) RUNNEL_INLINE { return std::bit_cast<__m512i>(v); };
+  sum = std::bit_cast<IntLanes>(_mm512_dpbusd_epi32(bits(sum), bits(w ^ int8_t{-128}), bits(BitLanes{} + x)));
+}
+#elif defined(__ARM_FEATURE_DOTPROD)
+constexpr uint32_t offset = 0;
+RUNNEL_INLINE inline void multiply_add(IntLanes& sum, Pair x, const ByteLanes& w) {
+  const int8x16_t xs = vreinterpretq_s8_u32(vdupq_n_u32(x));
+  sum = std::bit_cast<IntLanes>(vdotq_s32(std::bit_cast<int32x4_t>(sum), std::bit_cast<int8x16_t>(w), xs));
+}
+#else
+constexpr uint32_t offset = 0;
 RUNNEL_INLINE inline void multiply_add(IntLanes& sum, Pair x, const ShortLanes& w) {
   const BitLanes xs = BitLanes{} + x;
-#if defined(__AVX512VNNI__)
-  const auto bits = [](const auto& v) RUNNEL_INLINE { return std::bit_cast<__m512i>(v); };
-  sum = std::bit_cast<IntLanes>(_mm512_dpwssd_epi32(bits(sum), bits(xs), bits(w)));
-#elif defined(__AVX512BW__)
+#if defined(__AVX512BW__)
   sum += std::bit_cast<IntLanes>(_mm512_madd_epi16(std::bit_cast<__m512i>(xs), std::bit_cast<__m512i>(w)));
 #elif defined(__AVX2__)
   sum += std::bit_cast<IntLanes>(_mm256_madd_epi16(std::bit_cast<__m256i>(xs), std::bit_cast<__m256i>(w)));
@@ -81,17 +92,12 @@ RUNNEL_INLINE inline void multiply_add(IntLanes& sum, Pair x, const ShortLanes& 
   sum += (x_pairs << 16 >> 16) * (w_pairs << 16 >> 16) + (x_pairs >> 16) * (w_pairs >> 16);
 #endif
 }
-
-#if defined(__ARM_FEATURE_DOTPROD)
-RUNNEL_INLINE inline void multiply_add(IntLanes& sum, Pair x, const ByteLanes& w) {
-  const int8x16_t xs = vreinterpretq_s8_u32(vdupq_n_u32(x));
-  sum = std::bit_cast<IntLanes>(vdotq_s32(std::bit_cast<int32x4_t>(sum), std::bit_cast<int8x16_t>(w), xs));
-}
 #endif
 
-// 256 upper + lower, of which the first may wrap, but not the sum.
-[[maybe_unused]] RUNNEL_INLINE inline IntLanes sum_of_bytes(const IntLanes& upper, const IntLanes& lower) {
-  return std::bit_cast<IntLanes>((std::bit_cast<BitLanes>(upper) << 8) + std::bit_cast<BitLanes>(lower));
+// 256 upper + lower - more, of which each may wrap, but not the result.
+[[maybe_unused]] RUNNEL_INLINE inline IntLanes sum_of_bytes(const IntLanes& upper, const IntLanes& lower,
+                                                            uint32_t more = 0) {
+  return std::bit_cast<IntLanes>((std::bit_cast<BitLanes>(upper) << 8) + std::bit_cast<BitLanes>(lower) - more);
 }
 
 // A panel [depth][columns] of a layer, and where its results go: to `columns` columns of rows `stride` apart.
@@ -122,39 +128,53 @@ RUNNEL_INLINE inline void finish(const Panel& of, int64_t r, int64_t half, const
 template <int rows, int count, class Number, class Weights>
 RUNNEL_NOINLINE void packed_product(const Panel* panels, const Number* x, int64_t x_stride, int64_t depth,
                                     Activation activation) {
-  Sums<Weights> sums[count][rows][2] = {};
+  // With few rows both parts of a weight at once; with more, one part after the other, with as few other vectors as
+  // possible: 12 of 16 registers are sums.
+  constexpr bool is_cut = is_scaled<Weights> && has_byte_products;  // its parts have sums of their own
+  constexpr bool at_once = rows * count <= 4;
+  constexpr int together = at_once ? parts<Weights> : 1, kept = is_cut ? together : 1;
+  Sums<Weights> sums[kept][count][rows][2] = {};
   const Weights* weights[count];
   for (int p = 0; p < count; ++p) weights[p] = reinterpret_cast<const Weights*>(panels[p].weights);
-  // One part after the other, with as few other vectors as possible: 12 of 16 registers are sums.
-  const auto add_part = [&]<int i>(std::integral_constant<int, i>) RUNNEL_INLINE {
-    const Number* number = x + i * depth;
+  const auto add_parts = [&]<int first>(std::integral_constant<int, first>) RUNNEL_INLINE {
+    const Number* number = x;
     for (int64_t k = 0; k < depth; ++k, ++number)
 #pragma GCC unroll 4
       for (int p = 0; p < count; ++p) {
         const Weights* const w = weights[p] + 2 * k;
-        const auto left = part(w[0], i), right = part(w[1], i);
         __builtin_prefetch(w + 2 * prefetched);
         if constexpr (sizeof(Weights) == 64) __builtin_prefetch(w + 2 * prefetched + 1);
+#pragma GCC unroll 2
+        for (int i = first; i < first + together; ++i) {
+          const auto left = part(w[0], i), right = part(w[1], i);
 #pragma GCC unroll 12
-        for (int r = 0; r < rows; ++r) {
-          multiply_add(sums[p][r][0], number[r * x_stride], left);
-          multiply_add(sums[p][r][1], number[r * x_stride], right);
+          for (int r = 0; r < rows; ++r) {
+            multiply_add(sums[i % kept][p][r][0], number[i * depth + r * x_stride], left);
+            multiply_add(sums[i % kept][p][r][1], number[i * depth + r * x_stride], right);
+          }
         }
       }
   };
-  add_part(std::integral_constant<int, 0>());
-  if constexpr (is_scaled<Weights> && has_byte_products)
-    for (auto& panel : sums)
-      for (auto& row : panel)
-        for (IntLanes& sum : row) sum = sum_of_bytes(sum, IntLanes{});
-  if constexpr (parts<Weights> == 2) add_part(std::integral_constant<int, 1>());
+  add_parts(std::integral_constant<int, 0>());
+  if constexpr (together < parts<Weights>) {
+    if constexpr (is_cut)
+      for (auto& panel : sums[0])
+        for (auto& row : panel)
+          for (IntLanes& sum : row) sum = sum_of_bytes(sum, IntLanes{});
+    add_parts(std::integral_constant<int, 1>());
+  }
 #pragma GCC unroll 4
   for (int p = 0; p < count; ++p)
 #pragma GCC unroll 12
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
-      for (int64_t half = 0; half < 2; ++half)
-        finish<Weights>(panels[p], r, half, sums[p][r][half], x + r * x_stride, depth, activation);
+      for (int64_t half = 0; half < 2; ++half) {
+        const Number* const row = x + r * x_stride;
+        Sums<Weights> sum = sums[0][p][r][half];
+        if constexpr (is_cut)
+          sum = sum_of_bytes(kept == 2 ? sum : IntLanes{}, sums[kept - 1][p][r][half], offset * row[2 * depth + 1]);
+        finish<Weights>(panels[p], r, half, sum, row, depth, activation);
+      }
 }
 
 }  // namespace
@@ -200,8 +220,11 @@ RUNNEL_INLINE inline void round_to_pairs(Pair* to, const float* from, int64_t n,
     const Words bits = std::bit_cast<Words>(load(from + i, n - i) * per_step + shift);
     return (bits & 0xffff) | (bits >> 16 & 0xffff0000);
   };
+  IntLanes sums{};
   for (int64_t i = 0; i < words; i += lanes) {
     Words two = pairs(2 * i) | pairs(2 * i + lanes) << 32;  // parts
+    const IntLanes integers = std::bit_cast<IntLanes>(two);
+    if constexpr (offset != 0) sums += (integers << 16 >> 16) + (integers >> 16);
     if constexpr (to_bytes) {
       const auto lower_bytes = [](Words w) RUNNEL_INLINE {  // of four numbers, in the order of a lane of ByteLanes
         w &= 0x00ff00ff00ff00ff;
@@ -217,6 +240,8 @@ RUNNEL_INLINE inline void round_to_pairs(Pair* to, const float* from, int64_t n,
     std::memcpy(to + (words + i) / 2, &second, sizeof second);
   }
   to[words] = std::bit_cast<Pair>(largest / most);
+  to[words + 1] = 0;
+  for (int64_t j = 0; j < lanes; ++j) to[words + 1] += static_cast<Pair>(sums[j]);
 }
 
 // [steps][columns][4], and the scales [columns].
@@ -302,25 +327,22 @@ void packed_linear_of(const PackedLayer* layers, int64_t count, const Number* x,
   if constexpr (!std::is_same_v<Number, float>)
     if (by_tiles) return multiply_by_tiles<Weights>(layers, all, x, x_stride, rows, depth, activation, is_enough);
 #endif
-  constexpr int many = 4;
-  const int64_t together = rows == 1 && all >= 2 * many * omp_get_max_threads() ? many : 1;
-  const auto multiply = [&](int64_t number) {
-    const int64_t first = number * together;
-    if (together == many && first + many <= all) {
+  const int64_t threads = is_enough && !omp_in_parallel() ? omp_get_max_threads() : 1;
+  parallel_pieces(all, (all + threads - 1) / threads, is_enough, [=](int64_t begin, int64_t some) {
+    constexpr int many = 4;
+    int64_t i = begin;
+    for (; rows == 1 && i + many <= begin + some; i += many) {
       Panel several[many];
-      for (int p = 0; p < many; ++p) several[p] = panel_at<Weights>(layers, first + p, depth);
+      for (int p = 0; p < many; ++p) several[p] = panel_at<Weights>(layers, i + p, depth);
       packed_product<1, many, Number, Weights>(several, x, x_stride, depth, activation);
-      return;
     }
-    for (int64_t i = first; i < std::min(first + together, all); ++i) {
-      each_block(rows, [&]<int some>(std::integral_constant<int, some>, int64_t r) {
+    for (; i < begin + some; ++i)
+      each_block(rows, [&]<int block>(std::integral_constant<int, block>, int64_t r) {
         Panel panel = panel_at<Weights>(layers, i, depth);
         panel.y += r * panel.stride;
-        packed_product<some, 1, Number, Weights>(&panel, x + r * x_stride, x_stride, depth, activation);
+        packed_product<block, 1, Number, Weights>(&panel, x + r * x_stride, x_stride, depth, activation);
       });
-    }
-  };
-  parallel_for((all + together - 1) / together, is_enough, multiply);
+  });
 }
 
 }  // namespace
