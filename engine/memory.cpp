@@ -20,24 +20,20 @@
 #include "engine/check.h"
 #include "engine/cuda_backend.h"
 
-#if RUNNEL_WITH_ADDRESS_SANITIZER || RUNNEL_WITH_THREAD_SANITIZER
-#define RUNNEL_POOL 0  // every tensor its own allocation, so that a sanitizer sees its ends
-#else
-#define RUNNEL_POOL 1
-#endif
-#if !defined(RUNNEL_FRESH_IS_NAN)
-#if RUNNEL_WITH_ADDRESS_SANITIZER
-#define RUNNEL_FRESH_IS_NAN 1  // fresh memory holds NaN, so that reading unwritten memory shows in results
-#else
-#define RUNNEL_FRESH_IS_NAN 0
-#endif
-#endif
-
 namespace runnel {
 namespace {
 
-constexpr size_t alignment = 64;
-constexpr size_t huge_page = size_t{2} << 20;
+#if RUNNEL_WITH_ADDRESS_SANITIZER || RUNNEL_WITH_THREAD_SANITIZER
+constexpr bool with_pool = false;  // every tensor its own allocation, so that a sanitizer sees its ends
+#else
+constexpr bool with_pool = true;
+#endif
+#if RUNNEL_WITH_ADDRESS_SANITIZER || RUNNEL_FRESH_IS_NAN
+constexpr bool fresh_is_nan = true;  // fresh memory holds NaN, so that reading unwritten memory shows in results
+#else
+constexpr bool fresh_is_nan = false;
+#endif
+constexpr size_t alignment = 64, huge_page = size_t{2} << 20;
 
 // Large blocks lie on huge pages where the system grants them: fewer page faults and fewer misses of the TLB.
 void* allocate_from_system(size_t bytes) {
@@ -67,10 +63,7 @@ class Pool {
     const auto lock = locked(mutex_);
     void* memory = take(bytes);
     if (!memory) memory = allocate_from_system(bytes);
-    if (!memory) {
-      free_until(0);
-      memory = allocate_from_system(bytes);
-    }
+    if (!memory) free_until(0), memory = allocate_from_system(bytes);
     if (memory) max_used_ = std::max(max_used_, used_ += bytes);
     return memory;
   }
@@ -78,7 +71,7 @@ class Pool {
   void release(void* memory, size_t bytes) {
     const auto lock = locked(mutex_);
     used_ -= bytes;
-    if (!RUNNEL_POOL) return std::free(memory);
+    if (!with_pool) return std::free(memory);
     const auto [found, is_new] = by_size_.try_emplace(bytes);
     if (is_new) found->second = sizes_.insert(sizes_.begin(), Size{bytes, {}});
     use(found->second);
@@ -140,6 +133,18 @@ Pool& pool() {
   return *the_pool;
 }
 
+// Small blocks are malloc's, whose threads do not wait for each other. The word before a block is malloc's own address.
+bool is_small(size_t bytes) { return with_pool && bytes <= size_t{32} << 10; }
+void* allocate_small(size_t bytes) {
+  void* own = std::malloc(bytes + alignment);
+  if (!own) pool().trim(), own = std::malloc(bytes + alignment);
+  if (!own) return nullptr;
+  void** const block =
+      static_cast<void**>(own) + (alignment - reinterpret_cast<uintptr_t>(own) % alignment) / sizeof own;
+  block[-1] = own;
+  return block;
+}
+
 struct Counter {
   std::atomic<int64_t> live{0}, peak{0}, limit{std::numeric_limits<int64_t>::max()};
   void add(int64_t bytes) {
@@ -154,9 +159,9 @@ Counter& counter(Device device) { return counters[device == Device::cuda]; }
 size_t round_up(size_t bytes) { return bytes ? (bytes + alignment - 1) / alignment * alignment : alignment; }
 
 void* allocate_on_cpu(size_t bytes) {
-  void* const memory = pool().allocate(bytes);
+  void* const memory = is_small(bytes) ? allocate_small(bytes) : pool().allocate(bytes);
   constexpr uint32_t signalling_nan = 0x7fa07fa0;
-  if (RUNNEL_FRESH_IS_NAN && memory)
+  if (fresh_is_nan && memory)
     std::fill_n(static_cast<uint32_t*>(memory), bytes / sizeof signalling_nan, signalling_nan);
   return memory;
 }
@@ -202,7 +207,8 @@ void release(void* memory, size_t bytes, Device device) {
   counter(device).add(-static_cast<int64_t>(bytes));
   if constexpr (with_cuda)
     if (device == Device::cuda) return cuda::release(memory);
-  pool().release(memory, round_up(bytes));
+  bytes = round_up(bytes);
+  is_small(bytes) ? std::free(static_cast<void**>(memory)[-1]) : pool().release(memory, bytes);
 }
 
 void copy(void* to, Device to_device, const void* from, Device from_device, size_t bytes) {

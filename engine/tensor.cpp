@@ -175,9 +175,8 @@ Tensor detach(const Tensor& x) {
 
 Tensor Tensor::viewed_as(Shape shape) const {
   refuse_gradient("viewed_as", "x", *this);
-  check(shape.size() == size(), "a tensor ", shape_, " cannot be viewed as ", shape);
   Tensor view = detach(*this);
-  view.shape_ = shape;
+  view.shape_ = Array::viewed_as(shape).shape();
   return view;
 }
 
@@ -215,11 +214,8 @@ Tensor stacked(const std::vector<Tensor>& parts) {
     return stack;
   }
   Tensor stack(shape, first.device());
-  float* to = stack.data();
-  for (const Tensor& part : parts) {
-    copy(to, stack.device(), part.data(), part.device(), static_cast<size_t>(part.size()) * sizeof(float));
-    to += part.size();
-  }
+  std::vector<Tensor> places = stack.parts();
+  for (size_t i = 0; i < parts.size(); ++i) assign(places[i], parts[i]);
   return stack;
 }
 
