@@ -29,46 +29,70 @@ RUNNEL_INLINE inline WordLanes multiply_words(WordLanes a, uint32_t b) {
 #endif
 }
 
-// The 16-bit numbers of the key's Philox blocks (engine/random.h): eight for each, two per word, low half first.
-// `count` is a multiple of 8.
-inline void draw_numbers(uint16_t* numbers, const uint64_t* blocks, int64_t count, Key key) {
+// The two halves of each block side by side.
+RUNNEL_INLINE inline void store_blocks(uint16_t* to, WordLanes low, WordLanes high) {
+#if defined(__AVX512F__)  // in whole vectors, so that loads of vectors need not wait until they are in the cache
+  const __m512i l = std::bit_cast<__m512i>(low), h = std::bit_cast<__m512i>(high);
+  const __m512i blocks[2] = {_mm512_permutex2var_epi64(l, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), h),
+                             _mm512_permutex2var_epi64(l, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), h)};
+  std::memcpy(to, blocks, sizeof blocks);
+#else
+  for (int64_t j = 0; j < word_lanes; ++j) {
+    const uint64_t block[2] = {low[j], high[j]};
+    std::memcpy(to + 8 * j, block, sizeof block);
+  }
+#endif
+}
+
+// The 16-bit numbers of Philox blocks of a key (engine/random.h): eight for each, two per word, low half first.
+// index(i) are the blocks i to i + word_lanes - 1 of `count`, a multiple of 16.
+template <class Index>
+RUNNEL_INLINE inline void draw_numbers(uint16_t* numbers, int64_t count, Key key, Index index) {
   static_assert(std::endian::native == std::endian::little);
   const auto [key0, key1] = key.words();
   const uint32_t step = key.step ? static_cast<uint32_t>(*key.step) : 0;
-  for (int64_t i = 0; i < count; i += word_lanes) {
-    WordLanes index;
-    std::memcpy(&index, blocks + i, sizeof index);
+  constexpr int64_t together = lanes == 16 ? 2 : 4;  // vectors: one alone would wait for each multiplication
+  for (int64_t i = 0; i < count; i += together * word_lanes) {
     // The upper halves of c0 to c3 may hold anything.
-    WordLanes c0 = index, c1 = index >> 32, c2 = step - WordLanes{}, c3{};
+    WordLanes c0[together], c1[together], c2[together], c3[together] = {};
+#pragma GCC unroll 4
+    for (int64_t n = 0; n < together; ++n) {
+      c0[n] = index(i + n * word_lanes);
+      c1[n] = c0[n] >> 32;
+      c2[n] = step - WordLanes{};
+    }
     uint32_t k0 = key0, k1 = key1;
 #pragma GCC unroll 10
     for (int round = 0; round < 10; ++round) {
-      const WordLanes a = multiply_words(c0, 0xD2511F53), b = multiply_words(c2, 0xCD9E8D57);
-      c0 = (b >> 32) ^ c1 ^ k0;
-      c1 = b;
-      c2 = (a >> 32) ^ c3 ^ k1;
-      c3 = a;
+#pragma GCC unroll 4
+      for (int64_t n = 0; n < together; ++n) {
+        const WordLanes a = multiply_words(c0[n], 0xD2511F53), b = multiply_words(c2[n], 0xCD9E8D57);
+        c0[n] = (b >> 32) ^ c1[n] ^ k0;
+        c1[n] = b;
+        c2[n] = (a >> 32) ^ c3[n] ^ k1;
+        c3[n] = a;
+      }
       k0 += 0x9E3779B9;
       k1 += 0xBB67AE85;
     }
-    const WordLanes low = (c0 & 0xffffffffu) | c1 << 32, high = (c2 & 0xffffffffu) | c3 << 32;
-    for (int64_t j = 0; j < word_lanes; ++j) {
-      const uint64_t block[2] = {low[j], high[j]};
-      std::memcpy(numbers + 8 * (i + j), block, sizeof block);
+#pragma GCC unroll 4
+    for (int64_t n = 0; n < together; ++n) {
+      const WordLanes low = (c0[n] & 0xffffffffu) | c1[n] << 32, high = (c2[n] & 0xffffffffu) | c3[n] << 32;
+      store_blocks(numbers + 8 * (i + n * word_lanes), low, high);
     }
   }
 }
 
 // Dropout's factor of an element: 0 where its number is below the threshold.
 struct DropoutFactors {
-  int32_t threshold;
+  uint32_t threshold;
   float kept;
-  explicit DropoutFactors(float p) : threshold(static_cast<int32_t>(p * 0x1p16f + 0.5f)), kept(1 / (1 - p)) {}
+  explicit DropoutFactors(float p) : threshold(static_cast<uint32_t>(p * 0x1p16f + 0.5f)), kept(1 / (1 - p)) {}
 
   RUNNEL_INLINE Lanes operator()(const uint16_t* numbers) const {
     HalfLanes x;
     std::memcpy(&x, numbers, sizeof x);
-    return __builtin_convertvector(x, IntLanes) >= threshold ? splat(kept) : Lanes{};
+    return widened(x) >= threshold ? splat(kept) : Lanes{};
   }
 };
 
@@ -83,10 +107,12 @@ inline void apply_dropout(float* y, const float* x, int64_t begin, int64_t n, co
   const DropoutFactors factors(dropout.p);
   const int64_t end = begin + n;
   for (int64_t i = begin; i < end;) {
-    uint64_t block[blocks];
-    for (int64_t b = 0; b < blocks; ++b) block[b] = static_cast<uint64_t>(i / chunk * blocks + b);
-    uint16_t numbers[chunk + lanes];  // the last vector may begin anywhere in them
-    draw_numbers(numbers, block, blocks, dropout.key);
+    alignas(64) uint16_t numbers[chunk + lanes];  // the last vector may begin anywhere in them
+    draw_numbers(numbers, blocks, dropout.key, [first = i / chunk * blocks](int64_t b) RUNNEL_INLINE {
+      WordLanes index;
+      for (int64_t j = 0; j < word_lanes; ++j) index[j] = static_cast<uint64_t>(j);
+      return index + static_cast<uint64_t>(first + b);
+    });
     const int64_t skipped = i % chunk, count = chunk - skipped < end - i ? chunk - skipped : end - i;
     for (int64_t j = 0; j < count; j += lanes)
       store(y + i - begin + j, load(x + i - begin + j, count - j) * factors(numbers + skipped + j), count - j);

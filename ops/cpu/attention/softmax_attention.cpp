@@ -212,8 +212,12 @@ RUNNEL_NOINLINE void draw_dropout(const SoftmaxBlock& b, const SoftmaxSequence& 
   for (int64_t i = 0; i < count; ++i)
     index[i] =
         static_cast<uint64_t>((first_weight(x.s, x.n, range.first + i / each) + keys.positions[0]) / 8 + i % each);
-  uint16_t numbers[queries_at_once * keys_at_once];
-  draw_numbers(numbers, index, count, dropout.key);
+  alignas(64) uint16_t numbers[queries_at_once * keys_at_once];
+  draw_numbers(numbers, count, dropout.key, [&](int64_t i) RUNNEL_INLINE {
+    WordLanes some;
+    std::memcpy(&some, index + i, sizeof some);
+    return some;
+  });
   const DropoutFactors factors(dropout.p);
   for (int64_t i = 0; i < queries_at_once * keys_at_once; i += lanes) store(b.ft.row(0) + i, factors(numbers + i));
   transpose(b.f, b.ft);
