@@ -2,6 +2,7 @@
 #include "ops/linear_attention.h"
 #include "ops/numerics.h"
 #include "ops/reductions.h"
+#include "ops/shapes.h"
 #include "tests/linear_attention_definition.h"
 #include "tests/memory_limit.h"
 
@@ -289,6 +290,28 @@ TEST_CASE("linear_attention and its gradients are the same bytes with any number
       if (of_one.empty()) of_one = results;
       CHECK(results == of_one);
     }
+  }
+}
+
+TEST_CASE(
+    "linear_attention: of results that are larger than the caches, each sequence's are the bytes that it has alone") {
+  for (const bool causal : {false, true}) {
+    CAPTURE(causal);
+    const Shape keys{8, 2048, 8, 32}, values = keys.with_last(causal ? 32 : 40);
+    std::vector<Tensor> all{random_tensor(keys, 1), random_tensor(keys, 2), random_tensor(values, 3)}, one;
+    const Tensor dy = random_tensor(Shape{values.size(), 1}, 4);
+    for (const Tensor& x : all) one.push_back(clone(slice(x, 0, 5, 1)));
+    const auto results = [&](std::vector<Tensor>& x, const Tensor& weight) {
+      for (Tensor& t : x) t.set_wants_grad();
+      Tape tape;
+      const Tensor y = linear_attention(x[0], x[1], x[2], {.causal = causal});
+      const Gradients g = tape.backward(weighted_sum(y, weight));
+      return std::vector{y, g.of(x[0]), g.of(x[1]), g.of(x[2])};
+    };
+    const int64_t each = dy.size() / 8;
+    const std::vector<Tensor> of_all = results(all, dy), of_one = results(one, slice(dy, 0, 5 * each, each));
+    for (size_t i = 0; i < of_all.size(); ++i)
+      CHECK(slice(detach(of_all[i]), 0, 5, 1).to_vector() == of_one[i].to_vector());
   }
 }
 

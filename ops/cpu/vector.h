@@ -47,6 +47,25 @@ RUNNEL_INLINE inline Lanes load(const float* from) {
 }
 RUNNEL_INLINE inline void store(float* to, Lanes x) { std::memcpy(to, &x, sizeof x); }
 
+// Past the caches: for results that are larger than these, and so are not read first. `to` is aligned to vectors. Other
+// threads see the numbers after end_of_stores().
+RUNNEL_INLINE inline void store_past_caches(float* to, Lanes x) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(to, std::bit_cast<__m512>(x));
+#elif defined(__AVX__)
+  _mm256_stream_ps(to, std::bit_cast<__m256>(x));
+#elif defined(__SSE2__)
+  _mm_stream_ps(to, std::bit_cast<__m128>(x));
+#else
+  store(to, x);
+#endif
+}
+inline void end_of_stores() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
 // The first `count` lanes, or all if there are fewer; the others are those of `rest`.
 RUNNEL_INLINE inline Lanes load(const float* from, int64_t count, Lanes rest = Lanes{}) {
   if (count >= lanes) return load(from);

@@ -100,6 +100,7 @@ struct GroupRows : SequenceRows<T> {
 // The distance of rows is no power of two, or a head's rows would compete for a few lines of the cache.
 struct LinearChunk {
   int64_t e, m, heads;  // e and m padded
+  bool past_caches;     // whether results are so large that they do not stay there
   Arena memory;
   Matrix q = of_queries(), k = of_queries(), v = of_values(), g = of_values();
   Matrix y = of_values(), dx = of_queries();  // results
@@ -112,7 +113,11 @@ struct LinearChunk {
     return linear_chunk * (s.heads * (3 * e + 3 * m + 2) + 6 * gap + e);
   }
   LinearChunk(const AttentionSizes& s, int64_t max_heads, float* own)
-      : e(padded(s.e)), m(padded(s.m)), heads(max_heads), memory(own) {}
+      : e(padded(s.e)),
+        m(padded(s.m)),
+        heads(max_heads),
+        past_caches(s.sequences() * s.length * s.m >= 1 << 22),
+        memory(own) {}
 
   Matrix of_head(const Matrix& queries, int64_t h) const { return queries.some_columns(h * e, e); }
   Matrix values_of_head(const Matrix& values, int64_t h) const { return values.some_columns(h * m, m); }
@@ -132,7 +137,7 @@ RUNNEL_INLINE inline void load(const Matrix& to, int64_t padded_width, const Gro
   const int64_t kept = from.width == padded_width ? count : 0;
   clear(to.row(kept), (to.rows - kept) * to.stride);
   from.each_row(to, padded_width, first, count, [&](const float* x, float* row, int64_t n) RUNNEL_INLINE {
-    for (int64_t i = 0; i < n; i += cache_line) __builtin_prefetch(x + from.next + i);
+    for (int64_t i = 0; i < n; i += cache_line) __builtin_prefetch(x + from.next + i, 0, 2);
     map(row, n, f, x);
   });
 }
@@ -205,15 +210,26 @@ void add_keys(LinearChunk& c, const GroupStates& states, const LinearInputs<Phi>
   }
 }
 
+// Numbers of a row of results: row[i] = f(x[i], ...)
+template <class F, class... X>
+RUNNEL_INLINE inline void store_row(const GroupRows<float>& to, const LinearChunk& c, float* row, int64_t n, F f,
+                                    const X*... x) {
+  if (c.past_caches && n % lanes == 0 && reinterpret_cast<uintptr_t>(row) % sizeof(Lanes) == 0) {
+    for (int64_t i = 0; i < n; i += lanes) store_past_caches(row + i, f(load(x + i)...));
+    return;
+  }
+  for (int64_t i = 0; i < n; i += cache_line) __builtin_prefetch(row + to.next + i, 1);
+  map(row, n, f, x...);
+}
+
 // y_i = numerator_i / n_i
 inline void store_quotient(const GroupRows<float>& to, const LinearChunk& c, int64_t first, int64_t count) {
   for (int64_t i = 0; i < count; ++i)
     for (int64_t h = 0; h < to.heads; ++h) {
       const float inverse = 1 / (c.n.row(h)[i] + normaliser_eps);
       float* const row = to(first + i) + h * to.width;
-      for (int64_t j = 0; j < to.width; j += cache_line) __builtin_prefetch(row + to.next + j, 1);
-      map(
-          row, to.width, [inverse](Lanes y) RUNNEL_INLINE { return y * inverse; }, c.y.row(i) + h * c.m);
+      store_row(
+          to, c, row, to.width, [inverse](Lanes y) RUNNEL_INLINE { return y * inverse; }, c.y.row(i) + h * c.m);
     }
 }
 
@@ -222,9 +238,8 @@ template <class Phi>
 void store_gradient(Phi, const GroupRows<float>& to, const LinearChunk& c, const Matrix& x, const Matrix& f,
                     int64_t first, int64_t count) {
   to.each_row(x, c.e, first, count, [&](float* row, float* dx, int64_t n) RUNNEL_INLINE {
-    for (int64_t i = 0; i < n; i += cache_line) __builtin_prefetch(row + to.next + i, 1);
-    map(
-        row, n, [](Lanes a, Lanes feature) RUNNEL_INLINE { return a * Phi::slope(feature); }, dx,
+    store_row(
+        to, c, row, n, [](Lanes a, Lanes feature) RUNNEL_INLINE { return a * Phi::slope(feature); }, dx,
         f.row(0) + (dx - x.row(0)));
   });
 }
@@ -232,7 +247,10 @@ void store_gradient(Phi, const GroupRows<float>& to, const LinearChunk& c, const
 // to_i = x_i
 inline void store_values(const GroupRows<float>& to, const LinearChunk& c, const Matrix& x, int64_t first,
                          int64_t count) {
-  to.each_row(x, c.m, first, count, [](float* row, float* y, int64_t n) RUNNEL_INLINE { copy_numbers(row, y, n); });
+  to.each_row(x, c.m, first, count, [&](float* row, float* y, int64_t n) RUNNEL_INLINE {
+    store_row(
+        to, c, row, n, [](Lanes numbers) RUNNEL_INLINE { return numbers; }, y);
+  });
 }
 
 // A scan over all sequences. A thread takes a group of heads of one batch entry chunk by chunk. Fewer than eight
@@ -341,6 +359,7 @@ class ChunkScan {
                     std::min(linear_chunk, end - first));
             }
           }
+      end_of_stores();
     }
   }
 
