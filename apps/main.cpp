@@ -93,8 +93,8 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  runnel::spin_shortly(argv);
   std::set_terminate(terminate);
+  runnel::spin_shortly(argv);
   runnel::prepare_output();
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is then an error like a full disk
   const int status = run(argc, argv);

@@ -50,7 +50,7 @@ std::vector<Group> groups_of(const std::string& controller, const std::string& r
 }  // namespace
 
 int64_t available_memory(const std::string& root) {
-  const int64_t all = sysconf(_SC_PHYS_PAGES) * (sysconf(_SC_PAGESIZE) >> 10);  // KiB; macOS has no such file
+  const int64_t all = sysconf(_SC_PHYS_PAGES) * (sysconf(_SC_PAGESIZE) >> 10);  // KiB; macOS has no /proc/meminfo
   int64_t available = number_in(root + "proc/meminfo", "MemAvailable:", all) << 10;
   for (const Group& group : groups_of("memory", root)) {
     const int64_t allowed =

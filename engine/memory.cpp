@@ -12,6 +12,7 @@
 #include <limits>
 #include <list>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -53,10 +54,10 @@ std::unique_lock<std::mutex> locked(std::mutex& mutex) {
   return lock;
 }
 
-// The CPU's memory; CUDA has a pool of its own. Training allocates the same few sizes in every step, so free blocks are
-// kept in one list per exact size, which serves nearly all of it and spares the system from mapping and zeroing the
-// same pages again and again. Other programs allocate new sizes all the time (a sequence that grows), so at most as
-// much is kept free as was ever in use at once; beyond that, the sizes that were not used for longest go.
+// The CPU's larger blocks; CUDA has a pool of its own. Training allocates the same few sizes in every step, so free
+// blocks are kept in one list per exact size, which serves nearly all of it and spares the system from mapping and
+// zeroing the same pages again and again. Other programs allocate new sizes all the time (a sequence that grows), so at
+// most as much is kept free as was ever in use at once; beyond that, the sizes that were not used for longest go.
 class Pool {
  public:
   void* allocate(size_t bytes) {
@@ -133,11 +134,12 @@ Pool& pool() {
   return *the_pool;
 }
 
-// Small blocks are malloc's, whose threads do not wait for each other. The word before a block is malloc's own address.
+// Threads that draw side by side allocate many small blocks, and would wait for the pool's lock. aligned_alloc takes
+// several times as long as this. The word before a block is the address to free.
 bool is_small(size_t bytes) { return with_pool && bytes <= size_t{32} << 10; }
 void* allocate_small(size_t bytes) {
-  void* own = std::malloc(bytes + alignment);
-  if (!own) pool().trim(), own = std::malloc(bytes + alignment);
+  void* own = ::operator new(bytes + alignment, std::nothrow);
+  if (!own) pool().trim(), own = ::operator new(bytes + alignment, std::nothrow);
   if (!own) return nullptr;
   void** const block =
       static_cast<void**>(own) + (alignment - reinterpret_cast<uintptr_t>(own) % alignment) / sizeof own;
@@ -187,9 +189,8 @@ void flush_subnormals() {
 
 void* allocate(size_t bytes, Device device) {
   flush_subnormals();
-  const int64_t limit = counter(device).limit;
   void* memory = nullptr;
-  if (counter(device).live + static_cast<int64_t>(bytes) <= limit) {
+  if (counter(device).live + static_cast<int64_t>(bytes) <= counter(device).limit) {
     if (device == Device::cpu)
       memory = allocate_on_cpu(round_up(bytes));
     else if constexpr (with_cuda)
@@ -208,7 +209,7 @@ void release(void* memory, size_t bytes, Device device) {
   if constexpr (with_cuda)
     if (device == Device::cuda) return cuda::release(memory);
   bytes = round_up(bytes);
-  is_small(bytes) ? std::free(static_cast<void**>(memory)[-1]) : pool().release(memory, bytes);
+  is_small(bytes) ? ::operator delete(static_cast<void**>(memory)[-1]) : pool().release(memory, bytes);
 }
 
 void copy(void* to, Device to_device, const void* from, Device from_device, size_t bytes) {

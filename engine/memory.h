@@ -16,11 +16,10 @@ void release(void* memory, size_t bytes, Device device);
 // but stream-ordered: kernels that are launched later see the result.
 void copy(void* to, Device to_device, const void* from, Device from_device, size_t bytes);
 
-// In bytes.
-struct MemoryUse {
-  int64_t live;    // held by living tensors
-  int64_t peak;    // largest `live` since the last reset_peak
-  int64_t cached;  // released, but kept for reuse: on the CPU at most as much as was ever in use, or 64 MiB
+struct MemoryUse {  // in bytes
+  int64_t live;     // held by living tensors
+  int64_t peak;     // largest `live` since the last reset_peak
+  int64_t cached;   // blocks above 32 KiB, kept for reuse: on the CPU at most as much as was ever in use, or 64 MiB
 };
 MemoryUse memory_use(Device device);
 void reset_peak(Device device);

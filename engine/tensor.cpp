@@ -175,8 +175,9 @@ Tensor detach(const Tensor& x) {
 
 Tensor Tensor::viewed_as(Shape shape) const {
   refuse_gradient("viewed_as", "x", *this);
+  check(shape.size() == size(), "a tensor ", shape_, " cannot be viewed as ", shape);
   Tensor view = detach(*this);
-  view.shape_ = Array::viewed_as(shape).shape();
+  view.shape_ = shape;
   return view;
 }
 

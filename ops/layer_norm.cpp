@@ -25,7 +25,7 @@ Tensor normalize(const char* op, const Tensor& x, const Tensor& a, const Tensor&
   Tensor y(x.shape(), x.device()), kept(Shape{2, rows}, x.device());  // mean and 1 / standard deviation
   DISPATCH(x.device(), layer_norm_forward(y.data(), kept.data(), kept.data() + rows, x.data(), a.data(), gamma.data(),
                                           beta.data(), rows, d, eps, dropout));
-  if (!is_recording()) return y;  // for few rows, copies for a rule would take as long as the kernel
+  if (!is_recording()) return y;  // making the rule would take as long as the kernel of few rows
   return record(
       op, {x, a, gamma, beta}, y, [x, a, gamma, kept, rows, d, dropout](const Tensor& dy) -> std::vector<Tensor> {
         Tensor dx(dy.shape(), dy.device()), da, dgamma(Shape{d}, dy.device()), dbeta(Shape{d}, dy.device());

@@ -31,7 +31,7 @@ RUNNEL_INLINE inline WordLanes multiply_words(WordLanes a, uint32_t b) {
 
 // The two halves of each block side by side.
 RUNNEL_INLINE inline void store_blocks(uint16_t* to, WordLanes low, WordLanes high) {
-#if defined(__AVX512F__)  // in whole vectors, so that loads of vectors need not wait until they are in the cache
+#if defined(__AVX512F__)  // whole vectors: a load waits for stores of its parts until they are in the cache
   const __m512i l = std::bit_cast<__m512i>(low), h = std::bit_cast<__m512i>(high);
   const __m512i blocks[2] = {_mm512_permutex2var_epi64(l, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), h),
                              _mm512_permutex2var_epi64(l, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), h)};
@@ -44,8 +44,8 @@ RUNNEL_INLINE inline void store_blocks(uint16_t* to, WordLanes low, WordLanes hi
 #endif
 }
 
-// The 16-bit numbers of Philox blocks of a key (engine/random.h): eight for each, two per word, low half first.
-// index(i) are the blocks i to i + word_lanes - 1 of `count`, a multiple of 16.
+// The 16-bit numbers of Philox blocks of a key (engine/random.h): eight for each, two per word, low half first. There
+// are `count` blocks, a multiple of 16; index(i) are the indexes of the i-th to the (i + word_lanes - 1)-th.
 template <class Index>
 RUNNEL_INLINE inline void draw_numbers(uint16_t* numbers, int64_t count, Key key, Index index) {
   static_assert(std::endian::native == std::endian::little);
@@ -109,7 +109,7 @@ inline void apply_dropout(float* y, const float* x, int64_t begin, int64_t n, co
   for (int64_t i = begin; i < end;) {
     alignas(64) uint16_t numbers[chunk + lanes];  // the last vector may begin anywhere in them
     draw_numbers(numbers, blocks, dropout.key, [first = i / chunk * blocks](int64_t b) RUNNEL_INLINE {
-      WordLanes index;
+      WordLanes index{};
       for (int64_t j = 0; j < word_lanes; ++j) index[j] = static_cast<uint64_t>(j);
       return index + static_cast<uint64_t>(first + b);
     });

@@ -20,13 +20,19 @@ constexpr int64_t prefetched = 24;  // rows of a panel: the processor's own pref
 // A lane of a panel's vectors is a weight in float32 (Lanes); two weights in bfloat16, neighbours along `in`, as are
 // the numbers of x that they are multiplied with (BitLanes); or four integers in bytes (ByteLanes), multiplied as two
 // pairs of 16 bits with pairs of integers that x is rounded to. Behind a panel of bytes lies the scale of each column,
-// behind a row of integers the scale of the row and their sum. Where instructions multiply four bytes at once, x's
-// integers are cut into bytes, x = 256 upper + lower: the parts are all weights with the upper bytes, and all with the
-// lower ones. In a row of x, the parts follow each other.
-#if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_DOTPROD)
+// behind a row of integers its scale and, where weights are multiplied without sign, the sum of its integers. Where
+// instructions multiply four bytes at once, x's integers are cut into bytes, x = 256 upper + lower: part 0 is the
+// product of all weights with the upper bytes, part 1 that with the lower ones. In a row of x, the parts follow each
+// other.
+#if defined(__AVX512VNNI__)  // multiplies bytes without sign, w + 128, by bytes with sign: 128 sum(x) is subtracted
 constexpr bool has_byte_products = true;
+constexpr uint32_t weight_offset = 128;
+#elif defined(__ARM_FEATURE_DOTPROD)
+constexpr bool has_byte_products = true;
+constexpr uint32_t weight_offset = 0;
 #else
 constexpr bool has_byte_products = false;
+constexpr uint32_t weight_offset = 0;
 #endif
 using Pair = uint32_t;  // or four bytes of four numbers
 using ByteLanes = int8_t __attribute__((vector_size(sizeof(Lanes))));
@@ -66,19 +72,16 @@ RUNNEL_INLINE inline void multiply_add(Lanes& sum, Pair x, const BitLanes& w) {
 }
 // Integers: the sum is exact, if it does not overflow.
 #if defined(__AVX512VNNI__)
-constexpr uint32_t offset = 128;  // the instruction takes weights without sign: w + offset
 RUNNEL_INLINE inline void multiply_add(IntLanes& sum, Pair x, const ByteLanes& w) {
   const auto bits = [](const auto& v) RUNNEL_INLINE { return std::bit_cast<__m512i>(v); };
   sum = std::bit_cast<IntLanes>(_mm512_dpbusd_epi32(bits(sum), bits(w ^ int8_t{-128}), bits(BitLanes{} + x)));
 }
 #elif defined(__ARM_FEATURE_DOTPROD)
-constexpr uint32_t offset = 0;
 RUNNEL_INLINE inline void multiply_add(IntLanes& sum, Pair x, const ByteLanes& w) {
   const int8x16_t xs = vreinterpretq_s8_u32(vdupq_n_u32(x));
   sum = std::bit_cast<IntLanes>(vdotq_s32(std::bit_cast<int32x4_t>(sum), std::bit_cast<int8x16_t>(w), xs));
 }
 #else
-constexpr uint32_t offset = 0;
 RUNNEL_INLINE inline void multiply_add(IntLanes& sum, Pair x, const ShortLanes& w) {
   const BitLanes xs = BitLanes{} + x;
 #if defined(__AVX512BW__)
@@ -94,7 +97,7 @@ RUNNEL_INLINE inline void multiply_add(IntLanes& sum, Pair x, const ShortLanes& 
 }
 #endif
 
-// 256 upper + lower - more, of which each may wrap, but not the result.
+// 256 upper + lower - more, modulo 2^32: the final sum fits into 32 bits, so what comes before it may wrap.
 [[maybe_unused]] RUNNEL_INLINE inline IntLanes sum_of_bytes(const IntLanes& upper, const IntLanes& lower,
                                                             uint32_t more = 0) {
   return std::bit_cast<IntLanes>((std::bit_cast<BitLanes>(upper) << 8) + std::bit_cast<BitLanes>(lower) - more);
@@ -107,7 +110,7 @@ struct Panel {
   int64_t stride, columns;
 };
 
-// Half of row r of a panel's results, from its sums; row r of x ends in its scale.
+// Half of row r of a panel's results, from its sums; its scale stands behind row r of x.
 template <class Weights, class Number>
 RUNNEL_INLINE inline void finish(const Panel& of, int64_t r, int64_t half, const Sums<Weights>& sums,
                                  [[maybe_unused]] const Number* row, [[maybe_unused]] int64_t depth,
@@ -172,7 +175,8 @@ RUNNEL_NOINLINE void packed_product(const Panel* panels, const Number* x, int64_
         const Number* const row = x + r * x_stride;
         Sums<Weights> sum = sums[0][p][r][half];
         if constexpr (is_cut)
-          sum = sum_of_bytes(kept == 2 ? sum : IntLanes{}, sums[kept - 1][p][r][half], offset * row[2 * depth + 1]);
+          sum = sum_of_bytes(kept == 2 ? sum : IntLanes{}, sums[kept - 1][p][r][half],
+                             weight_offset * row[2 * depth + 1]);
         finish<Weights>(panels[p], r, half, sum, row, depth, activation);
       }
 }
@@ -224,7 +228,7 @@ RUNNEL_INLINE inline void round_to_pairs(Pair* to, const float* from, int64_t n,
   for (int64_t i = 0; i < words; i += lanes) {
     Words two = pairs(2 * i) | pairs(2 * i + lanes) << 32;  // parts
     const IntLanes integers = std::bit_cast<IntLanes>(two);
-    if constexpr (offset != 0) sums += (integers << 16 >> 16) + (integers >> 16);
+    if constexpr (weight_offset != 0) sums += (integers << 16 >> 16) + (integers >> 16);
     if constexpr (to_bytes) {
       const auto lower_bytes = [](Words w) RUNNEL_INLINE {  // of four numbers, in the order of a lane of ByteLanes
         w &= 0x00ff00ff00ff00ff;
@@ -240,8 +244,7 @@ RUNNEL_INLINE inline void round_to_pairs(Pair* to, const float* from, int64_t n,
     std::memcpy(to + (words + i) / 2, &second, sizeof second);
   }
   to[words] = std::bit_cast<Pair>(largest / most);
-  to[words + 1] = 0;
-  for (int64_t j = 0; j < lanes; ++j) to[words + 1] += static_cast<Pair>(sums[j]);
+  to[words + 1] = lane_sum(std::bit_cast<BitLanes>(sums));
 }
 
 // [steps][columns][4], and the scales [columns].

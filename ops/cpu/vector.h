@@ -47,8 +47,8 @@ RUNNEL_INLINE inline Lanes load(const float* from) {
 }
 RUNNEL_INLINE inline void store(float* to, Lanes x) { std::memcpy(to, &x, sizeof x); }
 
-// Past the caches: for results that are larger than these, and so are not read first. `to` is aligned to vectors. Other
-// threads see the numbers after end_of_stores().
+// Without first reading the cache line and without keeping it in the caches: for large results that are not needed
+// soon. `to` is aligned to vectors. Before other threads read the numbers, the one that stores calls end_of_stores().
 RUNNEL_INLINE inline void store_past_caches(float* to, Lanes x) {
 #if defined(__AVX512F__)
   _mm512_stream_ps(to, std::bit_cast<__m512>(x));
@@ -78,7 +78,7 @@ RUNNEL_INLINE inline void store(float* to, Lanes x, int64_t count) {
 }
 
 using HalfLanes = uint16_t __attribute__((vector_size(sizeof(Lanes) / 2)));
-// The processor has an instruction for it, which g++ 12 does not use.
+// 16-bit numbers without sign to 32 bits. Processors have an instruction for it, which g++ 12 does not use.
 RUNNEL_INLINE inline BitLanes widened(HalfLanes x) {
 #if defined(__AVX512F__)
   return std::bit_cast<BitLanes>(_mm512_maskz_cvtepu16_epi32(0xffff, std::bit_cast<__m256i>(x)));

@@ -100,7 +100,7 @@ struct GroupRows : SequenceRows<T> {
 // The distance of rows is no power of two, or a head's rows would compete for a few lines of the cache.
 struct LinearChunk {
   int64_t e, m, heads;  // e and m padded
-  bool past_caches;     // whether results are so large that they do not stay there
+  bool past_caches;     // store results past the caches: from 16 MiB on, most leave them before they are read
   Arena memory;
   Matrix q = of_queries(), k = of_queries(), v = of_values(), g = of_values();
   Matrix y = of_values(), dx = of_queries();  // results
@@ -116,7 +116,7 @@ struct LinearChunk {
       : e(padded(s.e)),
         m(padded(s.m)),
         heads(max_heads),
-        past_caches(s.sequences() * s.length * s.m >= 1 << 22),
+        past_caches(s.sequences() * std::min(s.length, s.key_length) * std::min(s.e, s.m) >= 1 << 22),
         memory(own) {}
 
   Matrix of_head(const Matrix& queries, int64_t h) const { return queries.some_columns(h * e, e); }
@@ -137,7 +137,7 @@ RUNNEL_INLINE inline void load(const Matrix& to, int64_t padded_width, const Gro
   const int64_t kept = from.width == padded_width ? count : 0;
   clear(to.row(kept), (to.rows - kept) * to.stride);
   from.each_row(to, padded_width, first, count, [&](const float* x, float* row, int64_t n) RUNNEL_INLINE {
-    for (int64_t i = 0; i < n; i += cache_line) __builtin_prefetch(x + from.next + i, 0, 2);
+    for (int64_t i = 0; i < n; i += cache_line) __builtin_prefetch(x + from.next + i, 0, 2);  // to the second level
     map(row, n, f, x);
   });
 }
@@ -210,7 +210,7 @@ void add_keys(LinearChunk& c, const GroupStates& states, const LinearInputs<Phi>
   }
 }
 
-// Numbers of a row of results: row[i] = f(x[i], ...)
+// row[i] = f(x[i], ...) for a row of results, past the caches if they are large.
 template <class F, class... X>
 RUNNEL_INLINE inline void store_row(const GroupRows<float>& to, const LinearChunk& c, float* row, int64_t n, F f,
                                     const X*... x) {
