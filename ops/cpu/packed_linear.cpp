@@ -134,7 +134,7 @@ RUNNEL_NOINLINE void packed_product(const Panel* panels, const Number* x, int64_
   // With few rows both parts of a weight at once; with more, one part after the other, with as few other vectors as
   // possible: 12 of 16 registers are sums.
   constexpr bool is_cut = is_scaled<Weights> && has_byte_products;  // its parts have sums of their own
-  constexpr bool at_once = rows * count <= 4;
+  constexpr bool at_once = rows * count <= 4 && (rows < 4 || registers == 32);
   constexpr int together = at_once ? parts<Weights> : 1, kept = is_cut ? together : 1;
   Sums<Weights> sums[kept][count][rows][2] = {};
   const Weights* weights[count];
