@@ -294,28 +294,25 @@ Panel panel_at(const PackedLayer* layer, int64_t i, int64_t depth) {
 }
 
 #if RUNNEL_WITH_TILES
-// All panels by tiles. x has room for a multiple of tile_rows rows; what lies behind the last row is multiplied, too,
-// but not kept.
+// `some` panels by tiles. x has room for a multiple of tile_rows rows; what lies behind the last row is multiplied,
+// too, but not kept.
 template <class Weights>
-void multiply_by_tiles(const PackedLayer* layers, int64_t all, const Pair* x, int64_t x_stride, int64_t rows,
-                       int64_t depth, Activation activation, bool is_enough) {
-  const int64_t threads = is_enough && !omp_in_parallel() ? omp_get_max_threads() : 1;
-  parallel_pieces(all, (all + threads - 1) / threads, is_enough, [=](int64_t begin, int64_t some) {
-    const Tiles tiles;
-    Sums<Weights> sums[parts<Weights>][2][tile_rows];
-    for (int64_t i = begin; i < begin + some; ++i) {
-      const Panel panel = panel_at<Weights>(layers, i, depth);
-      for (int64_t first = 0; first < rows; first += tile_rows) {
-        tile_product<parts<Weights>>(sums, x + first * x_stride, x_stride, panel.weights, depth);
-        for (int64_t r = first; r < std::min(first + tile_rows, rows); ++r)
-          for (int64_t half = 0; half < 2; ++half) {
-            Sums<Weights> sum = sums[0][half][r - first];
-            if constexpr (is_scaled<Weights>) sum = sum_of_bytes(sum, sums[1][half][r - first]);
-            finish<Weights>(panel, r, half, sum, x + r * x_stride, depth, activation);
-          }
-      }
+void multiply_by_tiles(const PackedLayer* layers, int64_t begin, int64_t some, const Pair* x, int64_t x_stride,
+                       int64_t rows, int64_t depth, Activation activation) {
+  const Tiles tiles;
+  Sums<Weights> sums[parts<Weights>][2][tile_rows];
+  for (int64_t i = begin; i < begin + some; ++i) {
+    const Panel panel = panel_at<Weights>(layers, i, depth);
+    for (int64_t first = 0; first < rows; first += tile_rows) {
+      tile_product<parts<Weights>>(sums, x + first * x_stride, x_stride, panel.weights, depth);
+      for (int64_t r = first; r < std::min(first + tile_rows, rows); ++r)
+        for (int64_t half = 0; half < 2; ++half) {
+          Sums<Weights> sum = sums[0][half][r - first];
+          if constexpr (is_scaled<Weights>) sum = sum_of_bytes(sum, sums[1][half][r - first]);
+          finish<Weights>(panel, r, half, sum, x + r * x_stride, depth, activation);
+        }
     }
-  });
+  }
 }
 #endif
 
@@ -326,12 +323,12 @@ void packed_linear_of(const PackedLayer* layers, int64_t count, const Number* x,
   for (int64_t l = 0; l < count; ++l) all += panels(layers[l].out);
   if (all == 0) return;
   const bool is_enough = rows * in * all * panel_columns >= 1 << 17;
-#if RUNNEL_WITH_TILES
-  if constexpr (!std::is_same_v<Number, float>)
-    if (by_tiles) return multiply_by_tiles<Weights>(layers, all, x, x_stride, rows, depth, activation, is_enough);
-#endif
   const int64_t threads = is_enough && !omp_in_parallel() ? omp_get_max_threads() : 1;
   parallel_pieces(all, (all + threads - 1) / threads, is_enough, [=](int64_t begin, int64_t some) {
+#if RUNNEL_WITH_TILES
+    if constexpr (!std::is_same_v<Number, float>)
+      if (by_tiles) return multiply_by_tiles<Weights>(layers, begin, some, x, x_stride, rows, depth, activation);
+#endif
     constexpr int many = 4;
     int64_t i = begin;
     for (; rows == 1 && i + many <= begin + some; i += many) {
