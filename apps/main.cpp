@@ -93,7 +93,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::set_terminate(terminate);
+  std::set_terminate(terminate);  // first, since what follows allocates
   runnel::spin_shortly(argv);
   runnel::prepare_output();
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is then an error like a full disk

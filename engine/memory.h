@@ -19,7 +19,7 @@ void copy(void* to, Device to_device, const void* from, Device from_device, size
 struct MemoryUse {  // in bytes
   int64_t live;     // held by living tensors
   int64_t peak;     // largest `live` since the last reset_peak
-  int64_t cached;   // blocks above 32 KiB, kept for reuse: on the CPU at most as much as was ever in use, or 64 MiB
+  int64_t cached;   // kept for reuse: on the CPU, of blocks above 32 KiB, at most as much as was ever in use, or 64 MiB
 };
 MemoryUse memory_use(Device device);
 void reset_peak(Device device);

@@ -23,9 +23,9 @@ class Shape {
   explicit Shape(const std::vector<int64_t>& sizes);  // throws if a size is negative or the product overflows
 
   int rank() const { return rank_; }
-  std::vector<int64_t> sizes() const { return {sizes_.begin(), sizes_.begin() + rank_}; }
   int64_t operator[](int axis) const { return sizes_[index_of(axis)]; }  // -1: the last; throws if there is none
-  int64_t size() const;                                                  // number of elements; 1 for rank 0
+  std::vector<int64_t> sizes() const { return {sizes_.begin(), sizes_.begin() + rank_}; }
+  int64_t size() const;  // number of elements; 1 for rank 0
   // Rank 0 has no first or last axis: these throw.
   Shape with_first(int64_t size) const;  // the same shape with another first axis
   Shape with_last(int64_t size) const;   // the same shape with another last axis

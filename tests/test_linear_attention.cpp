@@ -293,10 +293,10 @@ TEST_CASE("linear_attention and its gradients are the same bytes with any number
   }
 }
 
-TEST_CASE("linear_attention: results stored past the caches have the bytes that a sequence computed alone has") {
+TEST_CASE("linear_attention: results so large that stores are non-temporal are those of each sequence alone") {
   for (const bool causal : {false, true}) {
     CAPTURE(causal);
-    const Shape keys{8, 2304, 8, 32};  // more numbers than from where on results go past the caches
+    const Shape keys{8, 2304, 8, 32};  // more than 16 MiB, from where on stores are non-temporal
     const Shape values = keys.with_last(causal ? 32 : 40);
     std::vector<Tensor> all{random_tensor(keys, 1), random_tensor(keys, 2), random_tensor(values, 3)}, one;
     const Tensor dy = random_tensor(Shape{values.size(), 1}, 4);

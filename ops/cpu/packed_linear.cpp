@@ -131,8 +131,8 @@ RUNNEL_INLINE inline void finish(const Panel& of, int64_t r, int64_t half, const
 template <int rows, int count, class Number, class Weights>
 RUNNEL_NOINLINE void packed_product(const Panel* panels, const Number* x, int64_t x_stride, int64_t depth,
                                     Activation activation) {
-  // With few rows both parts of a weight at once; with more, one part after the other, with as few other vectors as
-  // possible: 12 of 16 registers are sums.
+  // With few rows both parts of a weight at once, so that it is loaded once; with more, and with four where there are
+  // 16 registers, one part after the other is faster, with as few vectors beside the sums as possible.
   constexpr bool is_cut = is_scaled<Weights> && has_byte_products;  // its parts have sums of their own
   constexpr bool at_once = rows * count <= 4 && (rows < 4 || registers == 32);
   constexpr int together = at_once ? parts<Weights> : 1, kept = is_cut ? together : 1;

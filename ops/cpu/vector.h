@@ -47,9 +47,9 @@ RUNNEL_INLINE inline Lanes load(const float* from) {
 }
 RUNNEL_INLINE inline void store(float* to, Lanes x) { std::memcpy(to, &x, sizeof x); }
 
-// Without first reading the cache line and without keeping it in the caches: for large results that are not needed
-// soon. `to` is aligned to vectors. Before other threads read the numbers, the one that stores calls end_of_stores().
-RUNNEL_INLINE inline void store_past_caches(float* to, Lanes x) {
+// Neither reads the cache line first nor keeps it in the caches: for large results that are not needed soon. `to` is
+// aligned to vectors. Before other threads read the numbers, the one that stores calls store_fence().
+RUNNEL_INLINE inline void store_non_temporal(float* to, Lanes x) {
 #if defined(__AVX512F__)
   _mm512_stream_ps(to, std::bit_cast<__m512>(x));
 #elif defined(__AVX__)
@@ -60,7 +60,7 @@ RUNNEL_INLINE inline void store_past_caches(float* to, Lanes x) {
   store(to, x);
 #endif
 }
-inline void end_of_stores() {
+inline void store_fence() {
 #if defined(__SSE2__)
   _mm_sfence();
 #endif

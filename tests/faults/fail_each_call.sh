@@ -10,6 +10,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 mkdir empty
+unset OMP_WAIT_POLICY GOMP_SPINCOUNT KMP_BLOCKTIME  # the program starts itself anew, as it does for its users
 train="$runnel copy train --threads 1 --length 8 --layers 1 --width 8 --heads 2 --feed-forward 8 --batch 2 --steps 6
        --log-every 2 --evaluate-every 3 --save-every 2"
 quietly() { PATH=$folder/empty "$@"; }  # without gnuplot

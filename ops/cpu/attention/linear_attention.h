@@ -100,7 +100,7 @@ struct GroupRows : SequenceRows<T> {
 // The distance of rows is no power of two, or a head's rows would compete for a few lines of the cache.
 struct LinearChunk {
   int64_t e, m, heads;  // e and m padded
-  bool past_caches;     // store results past the caches: from 16 MiB on, most leave them before they are read
+  bool non_temporal;    // stores of results: from 16 MiB on, most leave the caches before they are read
   Arena memory;
   Matrix q = of_queries(), k = of_queries(), v = of_values(), g = of_values();
   Matrix y = of_values(), dx = of_queries();  // results
@@ -116,7 +116,7 @@ struct LinearChunk {
       : e(padded(s.e)),
         m(padded(s.m)),
         heads(max_heads),
-        past_caches(s.sequences() * std::min(s.length, s.key_length) * std::min(s.e, s.m) >= 1 << 22),
+        non_temporal(s.sequences() * std::min(s.length, s.key_length) * std::min(s.e, s.m) >= 1 << 22),
         memory(own) {}
 
   Matrix of_head(const Matrix& queries, int64_t h) const { return queries.some_columns(h * e, e); }
@@ -210,12 +210,12 @@ void add_keys(LinearChunk& c, const GroupStates& states, const LinearInputs<Phi>
   }
 }
 
-// row[i] = f(x[i], ...) for a row of results, past the caches if they are large.
+// row[i] = f(x[i], ...) for a row of results.
 template <class F, class... X>
 RUNNEL_INLINE inline void store_row(const GroupRows<float>& to, const LinearChunk& c, float* row, int64_t n, F f,
                                     const X*... x) {
-  if (c.past_caches && n % lanes == 0 && reinterpret_cast<uintptr_t>(row) % sizeof(Lanes) == 0) {
-    for (int64_t i = 0; i < n; i += lanes) store_past_caches(row + i, f(load(x + i)...));
+  if (c.non_temporal && n % lanes == 0 && reinterpret_cast<uintptr_t>(row) % sizeof(Lanes) == 0) {
+    for (int64_t i = 0; i < n; i += lanes) store_non_temporal(row + i, f(load(x + i)...));
     return;
   }
   for (int64_t i = 0; i < n; i += cache_line) __builtin_prefetch(row + to.next + i, 1);
@@ -359,7 +359,7 @@ class ChunkScan {
                     std::min(linear_chunk, end - first));
             }
           }
-      end_of_stores();
+      store_fence();
     }
   }
 
