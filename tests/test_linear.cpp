@@ -55,6 +55,84 @@ TEST_CASE("linear equals its definition, from one row to several panels, wide an
           }
 }
 
+// dL/dw of y = x w^T for dL/dy = g
+Tensor weight_gradient(const Tensor& x, Tensor w, const Tensor& g) {
+  w.set_wants_grad();
+  Tape tape;
+  return tape.backward(sum(linear(x, w, Tensor()) * g)).of(w);
+}
+
+// With AMX, float32 products are sums of products in bfloat16 (ops/cpu/tile_matrix.h).
+TEST_CASE("linear, in f32: a product of two numbers, and its gradient, are as exact as float32") {  // on the CPU
+  constexpr int64_t n = 40;
+  constexpr double bound = 0x1p-22;  // a few roundings
+  for (const float scale : {1e-20f, 1.0f, 1e15f}) {
+    const Tensor x = random_tensor(Shape{n, 1}, 1, 0.1f, 1), w = random_tensor(Shape{n, 1}, 2, -scale, scale);
+    const Tensor row = reshape(w, Shape{1, n}), g = reshape(x, Shape{1, n});
+    const std::vector<double> dx = doubles(x), dw = doubles(w);
+    for (const Tensor& product : {linear(x, w, Tensor()), weight_gradient(row, random_tensor(Shape{n, n}, 3), g)}) {
+      const std::vector<double> values = doubles(product);
+      for (size_t i = 0; i < values.size(); ++i) {
+        const double expected = dx[i / n] * dw[i % n];
+        REQUIRE(std::abs(values[i] - expected) <= bound * std::abs(expected));
+      }
+    }
+  }
+}
+
+TEST_CASE("linear: results so large that stores are non-temporal are those of each row alone") {
+  for (const int64_t out :
+       {144, 130}) {  // whole vectors, and not; 2 MiB and more, from where on stores are non-temporal
+    CAPTURE(out);
+    Tensor x = random_tensor(Shape{4100, 8}, 1, -1, 1), w = random_tensor(Shape{out, 8}, 2, -1, 1);
+    const Tensor b = random_tensor(Shape{out}, 3, -1, 1), weight = random_tensor(Shape{x.shape()[0] * out, 1}, 4);
+    constexpr int64_t first = 3000, count = 50;
+    Tensor some = clone(slice(x, 0, first, count));
+    const auto results = [&](Tensor& rows, const Tensor& of_rows, Activation activation) {
+      rows.set_wants_grad();
+      Tape tape;
+      const Tensor y = linear(rows, w, b, activation);
+      return std::pair(y, tape.backward(weighted_sum(y, of_rows)).of(rows));
+    };
+    for (const Activation activation : activations) {  // the gradient of gelu reads the argument that it has kept
+      const auto [y, dx] = results(x, weight, activation);
+      const auto [y_some, dx_some] = results(some, slice(weight, 0, first * out, count * out), activation);
+      check_close(slice(detach(y), 0, first, count), doubles(y_some), rounding);
+      check_close(slice(dx, 0, first, count), doubles(dx_some), rounding);
+    }
+  }
+}
+
+TEST_CASE("linear: infinite, undefined and very large numbers give what the definition says") {  // on the CPU
+  constexpr float infinity = std::numeric_limits<float>::infinity(), largest = std::numeric_limits<float>::max();
+  constexpr int64_t n = 70;
+  Tensor x = random_tensor(Shape{n, n}, 1, 0.5f, 1), w = random_tensor(Shape{n, n}, 2, 0.5f, 1);
+  const auto set = [](Tensor& to, int64_t row, int64_t column, float value) { to.data()[row * n + column] = value; };
+  set(x, 1, 3, infinity);
+  set(x, 20, 69, -infinity);
+  set(x, 40, 0, NAN);
+  set(x, 69, 40, largest);
+  set(w, 2, 3, 0);
+  set(w, 65, 1, infinity);
+  set(w, 66, 40, 0.25f);
+  const Tensor g = random_tensor(Shape{n, n}, 3, 0.5f, 1);
+  const auto check_same = [](const Tensor& actual, const std::vector<double>& expected) {
+    const std::vector<float> values = actual.to_vector();
+    for (size_t i = 0; i < values.size(); ++i) {
+      CAPTURE(i);
+      const float value = static_cast<float>(expected[i]);  // infinite if it is too large
+      if (std::isnan(value))
+        REQUIRE(std::isnan(values[i]));
+      else if (std::isinf(value))
+        REQUIRE(values[i] == value);
+      else
+        REQUIRE(values[i] == doctest::Approx(value).epsilon(1e-5));
+    }
+  };
+  check_same(linear(x, w, Tensor()), reference(x, w, Tensor()));
+  check_same(weight_gradient(x, w, g), reference(transpose(g), transpose(x), Tensor()));
+}
+
 TEST_CASE("linear: relu leaves NaN as it is, packed or not") {  // on the CPU; cuBLAS decides on CUDA
   const Tensor x(Shape{1, 2}, {NAN, 1}), w = Tensor::full(Shape{3, 2}, 1), b = Tensor::full(Shape{3}, 0);
   const PackedLinear layer(w, b);

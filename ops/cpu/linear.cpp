@@ -26,23 +26,40 @@ namespace {
 // Rows of each block if `rows` are divided equally into blocks of about `most` rows or fewer; a multiple of the rows
 // that a product takes at once.
 int64_t rows_of_block(int64_t rows, int64_t most) {
-  constexpr int64_t at_once = use_onednn ? 16 : max_block_rows;
+  constexpr int64_t at_once = use_onednn ? 32 : max_block_rows;
   const int64_t blocks = (rows + most - 1) / most, each = (rows + blocks - 1) / blocks;
   return (each + at_once - 1) / at_once * at_once;
 }
 constexpr int64_t rows_in_cache = use_onednn ? 256 : 48;
 
-// z += b, y = activation(z)
-void finish(float* y, float* z, const float* b, int64_t rows, int64_t n, Activation activation) {
-  for (int64_t r = 0; r < rows; ++r, y += n, z += n) {
-    if (b) accumulate(z, b, n);
-    if (activation == Activation::relu)
-      map(
-          y, n, [](Lanes x) RUNNEL_INLINE { return x <= 0 ? Lanes{} : x; }, z);  // NaN stays NaN
-    else if (activation == Activation::gelu)
-      map(
-          y, n, [](Lanes x) RUNNEL_INLINE { return gelu_formula::forward(x); }, z);
-  }
+// Results from 2 MiB on leave the second-level cache before they are read.
+bool is_past_caches(int64_t n) { return n >= 1 << 19; }
+// to = from, which is itself or elsewhere
+void put(float* to, const float* from, int64_t n, bool past_caches) {
+  if (to == from) return;
+  const auto same = [](Lanes x) RUNNEL_INLINE { return x; };
+  past_caches ? map_past_caches(to, n, same, from) : map(to, n, same, from);
+}
+
+struct LayerOutputs {
+  float *y, *z;
+  Activation activation;
+  Dropout dropout;
+  bool past_caches;
+};
+// Elements [at, at + n) of a layer's outputs, from numbers of x w^T, which are in z or in memory that may be changed.
+void finish(const LayerOutputs& to, int64_t at, float* numbers, const float* b, int64_t n) {
+  float *const z = to.z + at, *const y = numbers == z ? to.y + at : numbers;
+  if (b) accumulate(numbers, b, n);
+  if (to.z != to.y) put(z, numbers, n, to.past_caches);
+  if (to.activation == Activation::relu)
+    map(
+        y, n, [](Lanes x) RUNNEL_INLINE { return x <= 0 ? Lanes{} : x; }, numbers);  // NaN stays NaN
+  else if (to.activation == Activation::gelu)
+    map(
+        y, n, [](Lanes x) RUNNEL_INLINE { return gelu_formula::forward(x); }, numbers);
+  if (to.dropout.p > 0) apply_dropout(y, y, at, n, to.dropout);
+  put(to.y + at, y, n, to.past_caches);
 }
 
 }  // namespace
@@ -54,6 +71,7 @@ void cpu::linear_forward(float* y, float* z, const float* x, const float* w, con
   if (in == 0) clear(z, layers * s.outputs());
   std::deque<PackedWeights> wt;  // which cannot be moved
   for (int64_t i = 0; in > 0 && i < layers; ++i) wt.emplace_back(w + i * s.weights(), in, out, true);
+  const LayerOutputs outputs{y, z, activation, dropout, is_past_caches(s.outputs())};
   FirstError error;
   // Several blocks also where a batch comes in small parts: else threads would have nothing to do.
   const int64_t block_rows = rows_of_block(rows, std::clamp<int64_t>(rows / 4, 48, rows_in_cache));
@@ -64,11 +82,15 @@ void cpu::linear_forward(float* y, float* z, const float* x, const float* w, con
           const PackedOperand operand(x + first * s.in, count * s.in);
           for (int64_t i = 0; i < s.layers; ++i) {
             const int64_t begin = i * s.outputs() + first * s.out;
-            float *const block = y + begin, *const argument = z + begin;
-            if (!wt.empty()) wt[static_cast<size_t>(i)].multiply(argument, operand, count, false);
-            finish(block, argument, b ? b + i * s.out : nullptr, count, s.out, activation);
-            if (dropout.p > 0) apply_dropout(block, block, begin, count * s.out, dropout);
+            const auto write = [&](int64_t r, int64_t j, int64_t columns, float* numbers) {
+              finish(outputs, begin + r * s.out + j, numbers, b ? b + i * s.out + j : nullptr, columns);
+            };
+            if (wt.empty())
+              for (int64_t r = 0; r < count; ++r) write(r, 0, s.out, z + begin + r * s.out);
+            else
+              wt[static_cast<size_t>(i)].multiply(z + begin, operand, count, write);
           }
+          store_fence();
         });
       });
   error.rethrow();
@@ -110,6 +132,15 @@ const float* output_gradient(float* memory, const LayerInputs& of, int64_t begin
   return memory;
 }
 
+// sum [n] += the rows of x
+void add_rows(float* sum, const float* x, int64_t rows, int64_t n) {
+  for (; rows >= 4; rows -= 4, x += 4 * n)  // which `sum` is read for once
+    map(
+        sum, n, [](Lanes s, Lanes a, Lanes b, Lanes c, Lanes d) RUNNEL_INLINE { return s + ((a + b) + (c + d)); }, sum,
+        x, x + n, x + 2 * n, x + 3 * n);
+  for (; rows > 0; --rows, x += n) accumulate(sum, x, n);
+}
+
 // The gradients of rows [begin, end), of which those of w and b are sums.
 void backward_rows(const LayerGradients& to, const LayerInputs& of, const std::deque<PackedWeights>& w, int64_t begin,
                    int64_t end) {
@@ -125,9 +156,8 @@ void backward_rows(const LayerGradients& to, const LayerInputs& of, const std::d
       const PackedOperand g_operand(g, count * out);
       if (to.dx) w[static_cast<size_t>(i)].multiply(to.dx + first * in, g_operand, count, of.add_dx || i > 0);
       if (to.dw)
-        transposed_product(to.dw + i * of.sizes.weights(), g_operand, x_operand, count, out, in, first > begin);
-      if (to.db)
-        for (int64_t r = 0; r < count; ++r) accumulate(to.db + i * out, g + r * out, out);
+        sum_transposed_product(to.dw + i * product_size(out, in), g_operand, x_operand, count, out, in, first > begin);
+      if (to.db) add_rows(to.db + i * out, g, count, out);
     }
   }
 }
@@ -146,32 +176,34 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
   if (s.rows == 0) return;
   std::deque<PackedWeights> packed;
   for (int64_t i = 0; dx && i < s.layers; ++i) packed.emplace_back(w + i * s.weights(), s.out, s.in, false);
-  // Each part but the first, which is summed up in dw and db themselves, has memory for its sums. Up to four parts of
-  // about 64 rows or more, and more of 512; a power of two, so that threads have equally much to do.
+  // Up to four parts of about 64 rows or more, and more of 512; a power of two, so that threads have equally much to
+  // do.
   const int64_t most = std::clamp<int64_t>(std::max(std::min<int64_t>(s.rows / 64, 4), s.rows / 512), 1, 16);
   const RowParts parts(s.rows, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most))), 1);
-  const int64_t size = (dw ? weights : 0) + (db ? biases : 0);
-  const Scratch sums((parts.count - 1) * size);
+  const int64_t product = product_size(s.out, s.in), products = dw ? s.layers * product : 0;
+  const int64_t size = products + (db ? biases : 0);
+  const Scratch sums(parts.count * size);
   const LayerInputs inputs{dy, x, kept, s, activation, dropout, add_dx};
-  const auto of_part = [&](int64_t part) -> LayerGradients {
-    if (part == 0) return {dx, dw, db};
-    float* const own = sums.data() + (part - 1) * size;
-    return {dx, dw ? own : nullptr, db ? own + size - biases : nullptr};
-  };
   FirstError error;
   parallel_for<Share::on_demand>(parts.count, s.products() >= parallel_from_products, [&](int64_t part) {
-    error.guard([&] { backward_rows(of_part(part), inputs, packed, parts.begin(part), parts.end(part)); });
+    float* const own = sums.data() + part * size;
+    error.guard([&] {
+      backward_rows({dx, dw ? own : nullptr, db ? own + products : nullptr}, inputs, packed, parts.begin(part),
+                    parts.end(part));
+    });
   });
   error.rethrow();
-  const auto add_parts = [&](float* sum, int64_t offset, int64_t n) {
-    constexpr int64_t piece = 4096;  // stays in the cache
-    parallel_pieces(n, piece, n >= parallel_from, [&](int64_t begin, int64_t count) {
-      for (int64_t part = 1; part < parts.count; ++part)
-        accumulate(sum + begin, sums.data() + (part - 1) * size + offset + begin, count);
-    });
+  const auto add_parts = [&](float* to, int64_t offset, int64_t n) {
+    copy_numbers(to, sums.data() + offset, n);
+    for (int64_t part = 1; part < parts.count; ++part) accumulate(to, sums.data() + part * size + offset, n);
   };
-  if (dw) add_parts(dw, 0, weights);
-  if (db) add_parts(db, size - biases, biases);
+  if (dw)
+    parallel_rows(s.layers * s.out, s.in, [&](int64_t row) {
+      for (int64_t j = 0; j < s.in; j += piece_columns)
+        add_parts(dw + row * s.in + j, row / s.out * product + product_piece(row % s.out, j, s.in),
+                  std::min(piece_columns, s.in - j));
+    });
+  if (db) add_parts(db, products, biases);
 }
 
 }  // namespace runnel

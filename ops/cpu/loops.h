@@ -22,6 +22,13 @@ RUNNEL_INLINE inline void map(float* y, int64_t n, F f, const X*... x) {
   if (i < n) store(y + i, f(load(x + i, n - i)...), n - i);
 }
 
+// map by non-temporal stores, if y and n are whole vectors.
+template <class F, class... X>
+RUNNEL_INLINE inline void map_past_caches(float* y, int64_t n, F f, const X*... x) {
+  if (n % lanes != 0 || reinterpret_cast<uintptr_t>(y) % sizeof(Lanes) != 0) return map(y, n, f, x...);
+  for (int64_t i = 0; i < n; i += lanes) store_non_temporal(y + i, f(load(x + i)...));
+}
+
 // sum[i] += x[i] for i < n
 RUNNEL_INLINE inline void accumulate(float* sum, const float* x, int64_t n) {
   map(

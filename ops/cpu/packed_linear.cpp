@@ -5,12 +5,9 @@
 #include <vector>
 
 #include "ops/cpu/panels.h"
+#include "ops/cpu/tiles.h"
 #include "ops/kernels/linear.h"
 #include "ops/numerics.h"
-#if defined(__AVX512BF16__) && (defined(__clang__) || __GNUC__ >= 12)  // g++ 11 lacks some of what tiles take
-#define RUNNEL_WITH_TILES 1
-#include "ops/cpu/tiles.h"
-#endif
 
 namespace runnel {
 namespace {

@@ -2,6 +2,24 @@
 // of depth at once. A lane is two numbers in bfloat16 or four integers in bytes, as in ops/cpu/packed_linear.cpp.
 #pragma once
 #include "ops/cpu/vector.h"
+#if defined(__AVX512BF16__) && (defined(__clang__) || __GNUC__ >= 12)  // g++ 11 lacks some of what tiles take
+#define RUNNEL_WITH_TILES 1
+#endif
+#include "ops/numerics.h"
+
+namespace runnel {
+namespace {
+inline bool has_tiles() {
+#if RUNNEL_WITH_TILES
+  return instruction_set() == InstructionSet::amx;
+#else
+  return false;
+#endif
+}
+}  // namespace
+}  // namespace runnel
+
+#if RUNNEL_WITH_TILES
 
 namespace runnel {
 namespace {
@@ -65,3 +83,4 @@ RUNNEL_AMX void tile_product(Sum (*sums)[2][tile_rows], const uint32_t* x, int64
 
 }  // namespace
 }  // namespace runnel
+#endif

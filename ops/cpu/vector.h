@@ -228,7 +228,7 @@ RUNNEL_INLINE inline Lanes normal_cdf(Lanes x) {
   p = p * u + 0x1.ead5b2p-4f;
   p = p * u + 0x1.1e6feap-3f;
   p = p * u + 0x1.1df1d4p-3f;
-  const Lanes tail = exp(-0.5f * t * t) * (u * p);
+  const Lanes tail = exp(-0.5f * (x * x)) * (u * p);
   return x > 0 ? 1 - tail : tail;
 }
 

@@ -17,7 +17,7 @@ FUNCTION(sigmoid, sigmoid(x), y, y * (one - y))
 FUNCTION(silu, x * sigmoid(x), x, sigmoid(x) * (one + x * (one - sigmoid(x))))
 FUNCTION(softplus, (x < zero ? zero : x) + log1p(exp(-abs(x))), x, sigmoid(x))
 FUNCTION(relu, x < zero ? zero : x, y, y > zero ? one : zero)
-FUNCTION(gelu, x * normal_cdf(x), x, normal_cdf(x) + x * (0.39894228f * exp(-0.5f * x * x)))
+FUNCTION(gelu, x * normal_cdf(x), x, normal_cdf(x) + x * (0.39894228f * exp(-0.5f * (x * x))))
 FUNCTION(elu_plus_one, x > zero ? x + one : exp(x), y, y < one ? y : one)
 #endif
 #ifdef BINARY

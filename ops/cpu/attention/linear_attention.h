@@ -214,10 +214,7 @@ void add_keys(LinearChunk& c, const GroupStates& states, const LinearInputs<Phi>
 template <class F, class... X>
 RUNNEL_INLINE inline void store_row(const GroupRows<float>& to, const LinearChunk& c, float* row, int64_t n, F f,
                                     const X*... x) {
-  if (c.non_temporal && n % lanes == 0 && reinterpret_cast<uintptr_t>(row) % sizeof(Lanes) == 0) {
-    for (int64_t i = 0; i < n; i += lanes) store_non_temporal(row + i, f(load(x + i)...));
-    return;
-  }
+  if (c.non_temporal) return map_past_caches(row, n, f, x...);
   for (int64_t i = 0; i < n; i += cache_line) __builtin_prefetch(row + to.next + i, 1);
   map(row, n, f, x...);
 }
