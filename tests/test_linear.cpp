@@ -40,7 +40,7 @@ std::vector<double> reference(const Tensor& x, const Tensor& w, const Tensor& b,
 TEST_CASE("linear equals its definition, from one row to several panels, wide and narrow") {
   for (const Device device : devices())
     for (const int64_t rows : {0, 1, 2, 3, 4, 5, 31, 129, 300})
-      for (const auto& [out, in] : {std::array<int64_t, 2>{1, 1}, {33, 65}, {65, 33}, {3, 600}, {16, 16}})
+      for (const auto& [out, in] : {std::array<int64_t, 2>{1, 1}, {33, 65}, {65, 33}, {3, 600}, {16, 16}, {150, 300}})
         for (const Activation activation : activations)
           for (const bool bias : {false, true}) {
             CAPTURE(rows);
@@ -82,7 +82,7 @@ TEST_CASE("linear, in f32: a product of two numbers, and its gradient, are as ex
 
 TEST_CASE("linear: results so large that stores are non-temporal are those of each row alone") {
   for (const int64_t out :
-       {144, 130}) {  // whole vectors, and not; 2 MiB and more, from where on stores are non-temporal
+       {144, 130}) {  // whole vectors, and not; 2 MiB and more, from where on tiles store non-temporally
     CAPTURE(out);
     Tensor x = random_tensor(Shape{4100, 8}, 1, -1, 1), w = random_tensor(Shape{out, 8}, 2, -1, 1);
     const Tensor b = random_tensor(Shape{out}, 3, -1, 1), weight = random_tensor(Shape{x.shape()[0] * out, 1}, 4);
@@ -103,19 +103,9 @@ TEST_CASE("linear: results so large that stores are non-temporal are those of ea
   }
 }
 
-TEST_CASE("linear: infinite, undefined and very large numbers give what the definition says") {  // on the CPU
+TEST_CASE("linear: a number that is infinite, undefined or very large gives what the definition says") {  // on the CPU
   constexpr float infinity = std::numeric_limits<float>::infinity(), largest = std::numeric_limits<float>::max();
-  constexpr int64_t n = 70;
-  Tensor x = random_tensor(Shape{n, n}, 1, 0.5f, 1), w = random_tensor(Shape{n, n}, 2, 0.5f, 1);
-  const auto set = [](Tensor& to, int64_t row, int64_t column, float value) { to.data()[row * n + column] = value; };
-  set(x, 1, 3, infinity);
-  set(x, 20, 69, -infinity);
-  set(x, 40, 0, NAN);
-  set(x, 69, 40, largest);
-  set(w, 2, 3, 0);
-  set(w, 65, 1, infinity);
-  set(w, 66, 40, 0.25f);
-  const Tensor g = random_tensor(Shape{n, n}, 3, 0.5f, 1);
+  constexpr int64_t n = 40, at = 37 * n + 21;  // with AMX, in the second block of rows, or of columns
   const auto check_same = [](const Tensor& actual, const std::vector<double>& expected) {
     const std::vector<float> values = actual.to_vector();
     for (size_t i = 0; i < values.size(); ++i) {
@@ -126,11 +116,21 @@ TEST_CASE("linear: infinite, undefined and very large numbers give what the defi
       else if (std::isinf(value))
         REQUIRE(values[i] == value);
       else
-        REQUIRE(values[i] == doctest::Approx(value).epsilon(1e-5));
+        REQUIRE(std::abs(values[i] - value) <= 1e-5 * std::abs(value));
     }
   };
-  check_same(linear(x, w, Tensor()), reference(x, w, Tensor()));
-  check_same(weight_gradient(x, w, g), reference(transpose(g), transpose(x), Tensor()));
+  for (const float special : {infinity, -infinity, NAN, largest, -0.7e30f})
+    for (const bool in_x : {false, true}) {
+      CAPTURE(special);
+      CAPTURE(in_x);
+      Tensor x = random_tensor(Shape{n, n}, 1, 0.1f, 0.2f), w = random_tensor(Shape{n, n}, 2, 0.1f, 0.2f);
+      Tensor& changed = in_x ? x : w;
+      changed.data()[at] = special;
+      (in_x ? w : x).data()[5 * n + 21] = std::isinf(special) ? 0 : 0.7e30f;  // which it is multiplied with
+      check_same(linear(x, w, Tensor()), reference(x, w, Tensor()));
+      const Tensor g = random_tensor(Shape{n, n}, 3, 0.1f, 0.2f);
+      check_same(weight_gradient(x, w, g), reference(transpose(g), transpose(x), Tensor()));
+    }
 }
 
 TEST_CASE("linear: relu leaves NaN as it is, packed or not") {  // on the CPU; cuBLAS decides on CUDA
@@ -142,12 +142,14 @@ TEST_CASE("linear: relu leaves NaN as it is, packed or not") {  // on the CPU; c
 
 TEST_CASE("linear with dropout is linear, then dropout") {
   for (const Device device : devices())
-    for (const Activation activation : activations) {
-      const Tensor x = random_tensor(Shape{3, 100, 5}, 1, -1, 1, device);
-      const Tensor w = random_tensor(Shape{7, 5}, 2, -1, 1, device), b = random_tensor(Shape{7}, 3, -1, 1, device);
-      const Dropout drop{0.3f, Key{5}};
-      check_close(linear(x, w, b, activation, drop), doubles(dropout(linear(x, w, b, activation), drop)), exact);
-    }
+    for (const Activation activation : activations)
+      for (const int64_t out : {7, 256}) {
+        const Tensor x = random_tensor(Shape{3, 100, 5}, 1, -1, 1, device);
+        const Tensor w = random_tensor(Shape{out, 5}, 2, -1, 1, device),
+                     b = random_tensor(Shape{out}, 3, -1, 1, device);
+        const Dropout drop{0.3f, Key{5}};
+        check_close(linear(x, w, b, activation, drop), doubles(dropout(linear(x, w, b, activation), drop)), exact);
+      }
 }
 
 TEST_CASE("linear: with no input numbers the output is activation(b), with none and no rows the gradients are zeros") {
@@ -266,8 +268,14 @@ TEST_CASE("linear: of several layers with one input, each gradient is its own, a
 }
 
 TEST_CASE("linear: gradients of many rows equal their definition, to the same bytes with any number of threads") {
-  for (const int64_t rows : {1, 130, 301, 1100}) {
-    const int64_t out = 35, in = 17;
+  for (const auto& [rows, out, in] : {std::array<int64_t, 3>{1, 35, 17},
+                                      {130, 35, 17},
+                                      {301, 35, 17},
+                                      {1100, 35, 17},
+                                      {301, 300, 150},
+                                      {140, 150, 300}}) {
+    CAPTURE(rows);
+    CAPTURE(out);
     const Tensor x = random_tensor(Shape{rows, in}, 1), w = random_tensor(Shape{out, in}, 2),
                  b = random_tensor(Shape{out}, 3);
     const Tensor weight = random_tensor(Shape{rows * out, 1}, 4);
@@ -282,14 +290,14 @@ TEST_CASE("linear: gradients of many rows equal their definition, to the same by
     };
     const auto [dx, dw, db] = gradients(1);
     const std::vector<double> g = doubles(weight), inputs = doubles(x), weights = doubles(w);
-    std::vector<double> expected_dx(static_cast<size_t>(rows * in)), expected_dw(static_cast<size_t>(out * in)),
-        expected_db(static_cast<size_t>(out));
+    const size_t m = static_cast<size_t>(out), n = static_cast<size_t>(in);
+    std::vector<double> expected_dx(inputs.size()), expected_dw(weights.size()), expected_db(m);
     for (size_t r = 0; r < static_cast<size_t>(rows); ++r)
-      for (size_t j = 0; j < out; ++j) {
-        expected_db[j] += g[r * out + j];
-        for (size_t i = 0; i < in; ++i) {
-          expected_dx[r * in + i] += g[r * out + j] * weights[j * in + i];
-          expected_dw[j * in + i] += g[r * out + j] * inputs[r * in + i];
+      for (size_t j = 0; j < m; ++j) {
+        expected_db[j] += g[r * m + j];
+        for (size_t i = 0; i < n; ++i) {
+          expected_dx[r * n + i] += g[r * m + j] * weights[j * n + i];
+          expected_dw[j * n + i] += g[r * m + j] * inputs[r * n + i];
         }
       }
     check_close(dx, expected_dx, reduction);

@@ -26,11 +26,11 @@ namespace {
 // Rows of each block if `rows` are divided equally into blocks of about `most` rows or fewer; a multiple of the rows
 // that a product takes at once.
 int64_t rows_of_block(int64_t rows, int64_t most) {
-  constexpr int64_t at_once = use_onednn ? 32 : max_block_rows;
+  constexpr int64_t at_once = has_large_blocks ? 32 : max_block_rows;
   const int64_t blocks = (rows + most - 1) / most, each = (rows + blocks - 1) / blocks;
   return (each + at_once - 1) / at_once * at_once;
 }
-constexpr int64_t rows_in_cache = use_onednn ? 256 : 48;
+constexpr int64_t rows_in_cache = has_large_blocks ? 256 : 48;
 
 // Results from 2 MiB on leave the second-level cache before they are read.
 bool is_past_caches(int64_t n) { return n >= 1 << 19; }
@@ -47,7 +47,7 @@ struct LayerOutputs {
   Dropout dropout;
   bool past_caches;
 };
-// Elements [at, at + n) of a layer's outputs, from numbers of x w^T, which are in z or in memory that may be changed.
+// Elements [at, at + n) of the outputs, from numbers of x w^T, which are in z or in memory that may be changed.
 void finish(const LayerOutputs& to, int64_t at, float* numbers, const float* b, int64_t n) {
   float *const z = to.z + at, *const y = numbers == z ? to.y + at : numbers;
   if (b) accumulate(numbers, b, n);
@@ -71,7 +71,8 @@ void cpu::linear_forward(float* y, float* z, const float* x, const float* w, con
   if (in == 0) clear(z, layers * s.outputs());
   std::deque<PackedWeights> wt;  // which cannot be moved
   for (int64_t i = 0; in > 0 && i < layers; ++i) wt.emplace_back(w + i * s.weights(), in, out, true);
-  const LayerOutputs outputs{y, z, activation, dropout, is_past_caches(s.outputs())};
+  const bool drops_pieces = s.out % piece_columns == 0;  // else a piece would not have whole chunks of its numbers
+  const LayerOutputs outputs{y, z, activation, drops_pieces ? dropout : Dropout{}, is_past_caches(s.outputs())};
   FirstError error;
   // Several blocks also where a batch comes in small parts: else threads would have nothing to do.
   const int64_t block_rows = rows_of_block(rows, std::clamp<int64_t>(rows / 4, 48, rows_in_cache));
@@ -89,6 +90,7 @@ void cpu::linear_forward(float* y, float* z, const float* x, const float* w, con
               for (int64_t r = 0; r < count; ++r) write(r, 0, s.out, z + begin + r * s.out);
             else
               wt[static_cast<size_t>(i)].multiply(z + begin, operand, count, write);
+            if (!drops_pieces && dropout.p > 0) apply_dropout(y + begin, y + begin, begin, count * s.out, dropout);
           }
           store_fence();
         });
@@ -181,7 +183,7 @@ void cpu::linear_backward(float* dx, float* dw, float* db, const float* dy, cons
   const int64_t most = std::clamp<int64_t>(std::max(std::min<int64_t>(s.rows / 64, 4), s.rows / 512), 1, 16);
   const RowParts parts(s.rows, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most))), 1);
   const int64_t product = product_size(s.out, s.in), products = dw ? s.layers * product : 0;
-  const int64_t size = products + (db ? biases : 0);
+  const int64_t size = (products + (db ? biases : 0) + lanes - 1) / lanes * lanes;  // aligned to vectors
   const Scratch sums(parts.count * size);
   const LayerInputs inputs{dy, x, kept, s, activation, dropout, add_dx};
   FirstError error;

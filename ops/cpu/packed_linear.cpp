@@ -354,7 +354,7 @@ void cpu::packed_linear(const PackedLayer* layers, int64_t count, const float* x
   // Tiles add bfloat16 products in another order, so they compute all rows or none. Sums of integers are exact: few
   // rows, which would leave most of a tile empty, are faster without.
   const bool by_tiles = (precision == Precision::bf16 || (precision == Precision::int8 && rows >= tile_rows / 2)) &&
-                        depth % tile_depth == 0 && instruction_set() == InstructionSet::amx;
+                        depth % tile_depth == 0 && has_tiles();
   const int64_t places = by_tiles ? (rows + tile_rows - 1) / tile_rows * tile_rows : rows;
 #else
   constexpr bool by_tiles = false;

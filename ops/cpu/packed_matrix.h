@@ -24,6 +24,8 @@ using VectorMatrix = PanelMatrix;
 using VectorOperand = PanelOperand;
 #endif
 
+constexpr bool has_large_blocks = use_onednn || RUNNEL_WITH_TILES;  // else those of panels.h, of max_block_rows rows
+
 // Rows of numbers as operands of products.
 struct PackedOperand {
   const float* rows;
@@ -33,7 +35,7 @@ struct PackedOperand {
   }
 };
 
-// A matrix [k,n], from b [k,n], or [n,k] if transposed.
+// A matrix [k,n], from b [k,n], or [n,k] if transposed. Refers to b.
 class PackedWeights {
  public:
   PackedWeights(const float* b, int64_t k, int64_t n, bool transposed) : n_(n) {
@@ -77,9 +79,12 @@ class PackedWeights {
   std::optional<VectorMatrix> vectors_;
 };
 
-// sums = (or +=) a[rows,m]^T b[rows,n], in any order of its numbers: row r lies in pieces of at most 128 columns, of
-// which that from column j on, a multiple of 128, begins at sums + product_piece(r, j, n).
+// sums = (or +=) a[rows,m]^T b[rows,n] for at most 256 rows, in any order of its numbers: row r lies in pieces of at
+// most 128 columns, of which that from column j on, a multiple of 128, begins at sums + product_piece(r, j, n).
 constexpr int64_t piece_columns = 128;
+#if RUNNEL_WITH_TILES
+static_assert(piece_columns == group_columns);
+#endif
 inline int64_t product_size(int64_t m, int64_t n) {
 #if RUNNEL_WITH_TILES
   if (has_tiles()) return sums_size(m, n);

@@ -1,13 +1,13 @@
 // Products of matrices by tiles (ops/cpu/tiles.h), which multiply numbers in bfloat16 and add in float32.
 //
-// A float32 number is the sum of three numbers in bfloat16, x = x_0 + x_1 + x_2, each at most 2^-8 of the one before
-// it. Of the nine products in a b = (a_0 + a_1 + a_2) (b_0 + b_1 + b_2), the six a_i b_j with i + j <= 2 are computed;
-// the others are at most 2^-24 of a b, as much as its rounding (Henry, Tang and Heinecke, "Leveraging the bfloat16
-// artificial intelligence datatype for higher-precision computations", 2019). Tiles take parts below 2^-126, the
-// smallest normal number, for 0. Where matrix products are computed in bfloat16 (set_precision), x_0 is all of x.
+// A float32 number is the sum of three numbers in bfloat16, x = x_0 + x_1 + x_2, with |x_1| <= 2^-8 |x| and |x_2| <=
+// 2^-17 |x|. Of the nine products in a b = (a_0 + a_1 + a_2) (b_0 + b_1 + b_2), the six a_i b_j with i + j <= 2 are
+// computed; the others together are at most 2^-24 of a b, as much as its rounding (Henry, Tang and Heinecke,
+// "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations", 2019). Tiles take
+// parts, and products of parts, below 2^-126, the smallest normal number, for 0. Where matrix products are computed in
+// bfloat16 (set_precision), x_0 is all of x.
 #pragma once
 #include <algorithm>
-#include <cstring>
 
 #include "ops/cpu/loops.h"
 #include "ops/cpu/scratch.h"
@@ -32,8 +32,8 @@ struct TileOperand {
   TileOperand from(int64_t i, int64_t k) const { return {numbers + i * stride + k * step, stride, step}; }
 };
 
-// Packed, a block of rows is an array [steps][parts][2] of tiles; in a last vector, lanes are not 0 where one of the
-// numbers is infinite or so large that x_0 would be.
+// Packed, a block of rows is an array [steps][parts][2] of tiles and a last vector, of which a lane is not 0 if one of
+// the numbers is infinite or so large, 2^63 or more, that a product of parts might be where their sum is not.
 inline int64_t block_steps(int64_t depth) { return (depth + step_depth - 1) / step_depth; }
 template <int parts>
 int64_t block_vectors(int64_t depth) {
@@ -51,7 +51,7 @@ RUNNEL_INLINE inline BitLanes next_part(Lanes& x) {
 // Row i of the tiles of a step: of each part, x and y, as pairs of neighbours or as pairs of a number of x and one of
 // y.
 template <int parts, bool are_neighbours>
-RUNNEL_INLINE inline void split(Lanes* to_tile, int64_t i, Lanes x, Lanes y, BitLanes& infinite) {
+RUNNEL_INLINE inline void split(Lanes* to_tile, int64_t i, Lanes x, Lanes y, BitLanes& large) {
   using Halves = uint16_t __attribute__((vector_size(sizeof(Lanes))));
   const auto put = [&](int part, BitLanes upper_x, BitLanes upper_y) RUNNEL_INLINE {
     const Halves a = std::bit_cast<Halves>(upper_x), b = std::bit_cast<Halves>(upper_y);
@@ -68,9 +68,9 @@ RUNNEL_INLINE inline void split(Lanes* to_tile, int64_t i, Lanes x, Lanes y, Bit
     put(0, rounded(x), rounded(y));
   } else {
     const auto found = [](Lanes z) RUNNEL_INLINE {
-      return std::bit_cast<BitLanes>((std::bit_cast<BitLanes>(abs(z)) - 0x7f7f8000) <= 0x8000);
+      return std::bit_cast<BitLanes>(std::bit_cast<BitLanes>(abs(z)) - 0x5f000000 <= 0x7f800000 - 0x5f000000);
     };
-    infinite |= found(x) | found(y);
+    large |= found(x) | found(y);
     const BitLanes x_0 = next_part<false>(x), y_0 = next_part<false>(y);
     put(0, x_0, y_0);
     const BitLanes x_1 = next_part<false>(x), y_1 = next_part<false>(y);
@@ -83,7 +83,7 @@ RUNNEL_INLINE inline void split(Lanes* to_tile, int64_t i, Lanes x, Lanes y, Bit
 // numbers; in one of a right operand, pairs of one column's numbers lie below each other.
 template <int parts, bool is_left, bool by_rows>
 RUNNEL_NOINLINE void pack_rows(BitLanes* to, TileOperand from, int64_t rows, int64_t depth) {
-  BitLanes infinite{};
+  BitLanes large{};
   Lanes* to_tile = reinterpret_cast<Lanes*>(to);
   for (int64_t k = 0; k < depth; k += step_depth, to_tile += (parts - 1) * 2 * tile_rows)
     for (int64_t first = 0; first < block_edge; first += tile_rows, to_tile += tile_rows) {
@@ -96,19 +96,19 @@ RUNNEL_NOINLINE void pack_rows(BitLanes* to, TileOperand from, int64_t rows, int
           __builtin_prefetch(next);
           __builtin_prefetch(next + lanes);
           const int64_t count = i < some ? numbers : 0;
-          split<parts, true>(to_tile, i, load(x, count), load(x + lanes, count - lanes), infinite);
+          split<parts, true>(to_tile, i, load(x, count), load(x + lanes, count - lanes), large);
         } else {
           const float *const x = at.numbers + 2 * i * at.step, *const next = x + step_depth * at.step;
           __builtin_prefetch(next);
           __builtin_prefetch(next + at.step);
           split<parts, false>(to_tile, i, load(x, 2 * i < numbers ? some : 0),
-                              load(x + at.step, 2 * i + 1 < numbers ? some : 0), infinite);
+                              load(x + at.step, 2 * i + 1 < numbers ? some : 0), large);
         }
       if constexpr (by_rows != is_left)
         for (int part = 0; part < parts; ++part)
           transpose_square(*reinterpret_cast<Lanes(*)[lanes]>(to_tile + part * 2 * tile_rows));
     }
-  *reinterpret_cast<BitLanes*>(to_tile) = infinite;
+  *reinterpret_cast<BitLanes*>(to_tile) = large;
 }
 template <int parts, bool is_left>
 void pack_block(BitLanes* to, TileOperand from, int64_t rows, int64_t depth) {
@@ -116,7 +116,7 @@ void pack_block(BitLanes* to, TileOperand from, int64_t rows, int64_t depth) {
                  : pack_rows<parts, is_left, false>(to, from, rows, depth);
 }
 
-// sums [32][128] = (or +=) a b of packed blocks a of `row_tiles` tiles of rows and b of two tiles of columns.
+// 32 columns of sums [32][128] = (or +=) a b of packed blocks a of `row_tiles` tiles of rows and b of two of columns.
 template <int parts, int row_tiles>
 RUNNEL_AMX void multiply_tiles(float* sums, const BitLanes* a, const BitLanes* b, int64_t steps, Store how) {
   // Each pair of parts has one in common with the pair before it.
@@ -168,8 +168,8 @@ inline bool any(BitLanes x) { return lane_max(std::bit_cast<Lanes>(x & 0x3f80000
 
 inline int64_t blocks(int64_t rows) { return (rows + block_edge - 1) / block_edge; }
 
-// The sums of a product [m,n] lie in groups of 32 rows and 128 columns, [m/32][n/128][32][128]: a group's first number
-// is group i, j.
+// The sums of a product [m,n] lie in groups of 32 rows and 128 columns, [m/32][n/128][32][128]. The place of the group
+// that has row i and column j:
 inline int64_t group(int64_t i, int64_t j, int64_t n) {
   return (i / block_edge * ((n + group_columns - 1) / group_columns) + j / group_columns) * group_size;
 }
@@ -180,9 +180,9 @@ template <int parts>
 void multiply_group(float* sums, const BitLanes* left, const BitLanes* right, int64_t next, TileOperand a,
                     TileOperand b, int64_t rows, int64_t columns, int64_t depth, Store how) {
   const int64_t last = block_vectors<parts>(depth) - 1, steps = block_steps(depth);
-  BitLanes infinite = left[last];
-  for (int64_t j = 0; j < blocks(columns); ++j) infinite |= right[j * next + last];
-  if (any(infinite)) {  // its parts have no sum
+  BitLanes large = left[last];
+  for (int64_t j = 0; j < blocks(columns); ++j) large |= right[j * next + last];
+  if (parts > 1 && any(large)) {
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t j = 0; j < columns; ++j) {
         float sum = how == Store::add ? sums[r * group_columns + j] : 0;
@@ -273,25 +273,22 @@ class TileMatrix {
   Scratch memory_;
 };
 
-// sums of groups = (or +=) a[rows,m]^T b[rows,n]
+// sums, in groups, = (or +=) a[rows,m]^T b[rows,n] for at most slice_depth rows
 template <int parts>
 void transposed_product_by_tiles(float* sums, const float* a, const float* b, int64_t rows, int64_t m, int64_t n,
                                  Store how) {
-  const int64_t next = block_vectors<parts>(slice_depth);
+  const int64_t next = block_vectors<parts>(rows);
   const Scratch memory((blocks(m) + group_columns / block_edge) * next * lanes);
   BitLanes *const left = reinterpret_cast<BitLanes*>(memory.data()), *const right = left + blocks(m) * next;
+  const TileOperand of_a{a, 1, m}, of_b{b, 1, n};
   const Tiles tiles;
-  for (int64_t k = 0; k < rows; k += slice_depth, how = Store::add) {
-    const int64_t depth = std::min(slice_depth, rows - k);
-    const TileOperand of_a{a + k * m, 1, m}, of_b{b + k * n, 1, n};
-    pack_blocks<parts, true>(left, next, of_a, m, depth);
-    for (int64_t j = 0; j < n; j += group_columns) {
-      const int64_t columns = std::min(group_columns, n - j);
-      pack_blocks<parts, false>(right, next, of_b.from(j, 0), columns, depth);
-      for (int64_t i = 0; i < m; i += block_edge)
-        multiply_group<parts>(sums + group(i, j, n), left + i / block_edge * next, right, next, of_a.from(i, 0),
-                              of_b.from(j, 0), std::min(block_edge, m - i), columns, depth, how);
-    }
+  pack_blocks<parts, true>(left, next, of_a, m, rows);
+  for (int64_t j = 0; j < n; j += group_columns) {
+    const int64_t columns = std::min(group_columns, n - j);
+    pack_blocks<parts, false>(right, next, of_b.from(j, 0), columns, rows);
+    for (int64_t i = 0; i < m; i += block_edge)
+      multiply_group<parts>(sums + group(i, j, n), left + i / block_edge * next, right, next, of_a.from(i, 0),
+                            of_b.from(j, 0), std::min(block_edge, m - i), columns, rows, how);
   }
 }
 

@@ -4,6 +4,8 @@
 #include "ops/cpu/vector.h"
 #if defined(__AVX512BF16__) && (defined(__clang__) || __GNUC__ >= 12)  // g++ 11 lacks some of what tiles take
 #define RUNNEL_WITH_TILES 1
+#else
+#define RUNNEL_WITH_TILES 0
 #endif
 #include "ops/numerics.h"
 

@@ -75,7 +75,7 @@ Expected definition(const Problem& p, bool has_lengths, bool has_state) {
 TEST_CASE("lstm: the definition, in one direction and both, with lengths and states") {
   for (const Device device : devices())
     for (const int64_t directions : {1, 2})
-      for (const auto& [batch, width] : {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {17, 20}, {2, 33}}) {
+      for (const auto& [batch, width] : {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {17, 20}, {2, 33}, {2, 0}}) {
         const Problem p(directions, batch, 6, width, device);
         for (const bool has_lengths : {false, true})
           for (const bool has_state : {false, true}) {

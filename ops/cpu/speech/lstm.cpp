@@ -102,8 +102,9 @@ void cell_backward(float* dz, float* dc, const float* dy, const float* dh_next, 
 void cpu::lstm_forward(float* y, float* h1, float* c1, float* kept, LstmInputs in, const float* h0, const float* c0,
                        const int32_t* lengths, LstmSizes s) {
   const int64_t n = s.width;
+  if (n == 0) return;           // then all results are empty
   std::deque<PackedWeights> w;  // which cannot be moved
-  for (int64_t d = 0; n > 0 && d < s.directions; ++d) w.emplace_back(in.w[d], n, 4 * n, true);
+  for (int64_t d = 0; d < s.directions; ++d) w.emplace_back(in.w[d], n, 4 * n, true);
   const ThreadScratch scratch(sequences_at_once * (4 + 4 + 1 + 1) * n);
   clear(y, s.batch * s.frames * s.directions * n);
   FirstError error;
@@ -140,8 +141,9 @@ void cpu::lstm_forward(float* y, float* h1, float* c1, float* kept, LstmInputs i
 void cpu::lstm_backward(LstmGradients to, float* dh0, float* dc0, const float* dy, const float* dh1, const float* dc1,
                         const float* kept, LstmInputs in, const float* c0, const int32_t* lengths, LstmSizes s) {
   const int64_t n = s.width;
+  if (n == 0) return;
   std::deque<PackedWeights> w;
-  for (int64_t d = 0; n > 0 && d < s.directions; ++d) w.emplace_back(in.w[d], 4 * n, n, false);
+  for (int64_t d = 0; d < s.directions; ++d) w.emplace_back(in.w[d], 4 * n, n, false);
   const ThreadScratch scratch(sequences_at_once * (4 + 1 + 1 + 1) * n + n);
   for (int64_t d = 0; d < s.directions; ++d) clear(to.gates[d], s.batch * s.frames * 4 * n);
   FirstError error;
