@@ -3,8 +3,8 @@
 // Several layers with one input are computed together: CUDA multiplies with all their weights at once.
 //
 // On the CPU, a thread processes a block of rows at a time, small enough that its products stay in the core's cache:
-// forward, the product and then bias, activation and dropout in place (gelu beside its argument, if that is kept);
-// backward, with g = dL/d(x w^T + b) of the block,
+// forward, the product and then bias, activation and dropout of each of its rows, or pieces of them; backward, with g =
+// dL/d(x w^T + b) of the block,
 //   dx = g w,   dw += g^T x,   db += sum of g's rows.
 // dw and db are summed up for a number of parts that depends only on the number of rows, and those are added in their
 // order: the same bytes with any number of threads.
@@ -32,15 +32,6 @@ int64_t rows_of_block(int64_t rows, int64_t most) {
 }
 constexpr int64_t rows_in_cache = has_large_blocks ? 256 : 48;
 
-// Results from 2 MiB on leave the second-level cache before they are read.
-bool is_past_caches(int64_t n) { return n >= 1 << 19; }
-// to = from, which is itself or elsewhere
-void put(float* to, const float* from, int64_t n, bool past_caches) {
-  if (to == from) return;
-  const auto same = [](Lanes x) RUNNEL_INLINE { return x; };
-  past_caches ? map_past_caches(to, n, same, from) : map(to, n, same, from);
-}
-
 struct LayerOutputs {
   float *y, *z;
   Activation activation;
@@ -51,7 +42,7 @@ struct LayerOutputs {
 void finish(const LayerOutputs& to, int64_t at, float* numbers, const float* b, int64_t n) {
   float *const z = to.z + at, *const y = numbers == z ? to.y + at : numbers;
   if (b) accumulate(numbers, b, n);
-  if (to.z != to.y) put(z, numbers, n, to.past_caches);
+  if (to.z != to.y && z != numbers) copy_result(z, numbers, n, to.past_caches);
   if (to.activation == Activation::relu)
     map(
         y, n, [](Lanes x) RUNNEL_INLINE { return x <= 0 ? Lanes{} : x; }, numbers);  // NaN stays NaN
@@ -59,7 +50,7 @@ void finish(const LayerOutputs& to, int64_t at, float* numbers, const float* b, 
     map(
         y, n, [](Lanes x) RUNNEL_INLINE { return gelu_formula::forward(x); }, numbers);
   if (to.dropout.p > 0) apply_dropout(y, y, at, n, to.dropout);
-  put(to.y + at, y, n, to.past_caches);
+  if (to.y + at != y) copy_result(to.y + at, y, n, to.past_caches);
 }
 
 }  // namespace

@@ -26,21 +26,22 @@ using VectorOperand = PanelOperand;
 
 constexpr bool has_large_blocks = use_onednn || RUNNEL_WITH_TILES;  // else those of panels.h, of max_block_rows rows
 
-// Rows of numbers as operands of products.
+// Rows of numbers as operands of products, which tiles read as they are.
 struct PackedOperand {
   const float* rows;
   std::optional<VectorOperand> by_vectors;
-  PackedOperand(const float* numbers, int64_t n) : rows(numbers) {
-    if (!has_tiles()) by_vectors.emplace(numbers, n);
+  PackedOperand(const float* numbers, int64_t n, bool by_tiles = has_tiles()) : rows(numbers) {
+    if (!by_tiles) by_vectors.emplace(numbers, n);
   }
 };
 
 // A matrix [k,n], from b [k,n], or [n,k] if transposed. Refers to b.
 class PackedWeights {
  public:
-  PackedWeights(const float* b, int64_t k, int64_t n, bool transposed) : n_(n) {
+  PackedWeights(const float* b, int64_t k, int64_t n, bool transposed, [[maybe_unused]] bool by_tiles = has_tiles())
+      : n_(n) {
 #if RUNNEL_WITH_TILES
-    if (has_tiles()) {
+    if (by_tiles) {
       tiles_.emplace(b, k, n, transposed);
       return;
     }
@@ -79,8 +80,8 @@ class PackedWeights {
   std::optional<VectorMatrix> vectors_;
 };
 
-// sums = (or +=) a[rows,m]^T b[rows,n] for at most 256 rows, in any order of its numbers: row r lies in pieces of at
-// most 128 columns, of which that from column j on, a multiple of 128, begins at sums + product_piece(r, j, n).
+// sums = (or +=) a[rows,m]^T b[rows,n], in any order of its numbers: row r lies in pieces of at most 128 columns, of
+// which that from column j on, a multiple of 128, begins at sums + product_piece(r, j, n).
 constexpr int64_t piece_columns = 128;
 #if RUNNEL_WITH_TILES
 static_assert(piece_columns == group_columns);

@@ -273,7 +273,7 @@ class TileMatrix {
   Scratch memory_;
 };
 
-// sums, in groups, = (or +=) a[rows,m]^T b[rows,n] for at most slice_depth rows
+// sums, in groups, = (or +=) a[rows,m]^T b[rows,n]
 template <int parts>
 void transposed_product_by_tiles(float* sums, const float* a, const float* b, int64_t rows, int64_t m, int64_t n,
                                  Store how) {

@@ -1,6 +1,7 @@
 #include "tests/check.h"
 
 #include "ops/reductions.h"
+#include "ops/shapes.h"
 #include "ops/speech/lstm.h"
 
 using namespace runnel;
@@ -178,6 +179,23 @@ TEST_CASE("lstm: the same bytes with any number of threads") {
     seen.push_back(lstm(p.gates, p.w, p.all_lengths(), p.initial).y.to_vector());
     CHECK(seen.back() == seen.front());
   }
+}
+
+TEST_CASE("lstm: results so large that stores are non-temporal are those of each sequence alone") {
+  constexpr int64_t frames = 700,
+                    width = 96;  // two sequences have gates of more than 2 MiB, from where on stores are so
+  const Tensor w = random_tensor(Shape{4 * width, width}, 1, -0.1f, 0.1f);
+  Tensor both = random_tensor(Shape{2, frames, 4 * width}, 2), one = clone(slice(both, 0, 1, 1));
+  const auto results = [&](Tensor& gates) {
+    gates.set_wants_grad();
+    Tape tape;
+    const Tensor y = lstm({gates}, {w}).y;
+    return std::pair(y, tape.backward(sum(y)).of(gates));
+  };
+  const auto [y, dz] = results(both);
+  const auto [y_one, dz_one] = results(one);
+  check_close(slice(detach(y), 0, 1, 1), doubles(y_one), rounding);
+  check_close(slice(dz, 0, 1, 1), doubles(dz_one), reduction);
 }
 
 TEST_CASE("lstm: impossible arguments") {

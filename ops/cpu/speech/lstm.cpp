@@ -17,11 +17,18 @@
 #include "ops/cpu/parallel.h"
 #include "ops/cpu/scratch.h"
 #include "ops/kernels/speech.h"
+#include "ops/numerics.h"
 
 namespace runnel {
 namespace {
 
 constexpr int64_t sequences_at_once = 16;
+
+// R is read in each step, so it must stay in the second-level cache: by tiles only where all of its parts do.
+bool is_by_tiles(const LstmSizes& s) {
+  const int64_t parts = precision() == Precision::bf16 ? 1 : 3;
+  return has_tiles() && parts * 2 * 4 * s.width * s.width <= 1 << 20;
+}
 
 // The sequences [first, first + rows) in one direction.
 struct SequenceBlock {
@@ -102,11 +109,12 @@ void cell_backward(float* dz, float* dc, const float* dy, const float* dh_next, 
 void cpu::lstm_forward(float* y, float* h1, float* c1, float* kept, LstmInputs in, const float* h0, const float* c0,
                        const int32_t* lengths, LstmSizes s) {
   const int64_t n = s.width;
-  if (n == 0) return;           // then all results are empty
+  if (n == 0) return;  // then all results are empty
+  const bool by_tiles = is_by_tiles(s), past_caches = is_past_caches(s.batch * s.frames * 4 * n);
   std::deque<PackedWeights> w;  // which cannot be moved
-  for (int64_t d = 0; d < s.directions; ++d) w.emplace_back(in.w[d], n, 4 * n, true);
+  for (int64_t d = 0; d < s.directions; ++d) w.emplace_back(in.w[d], n, 4 * n, true, by_tiles);
   const ThreadScratch scratch(sequences_at_once * (4 + 4 + 1 + 1) * n);
-  clear(y, s.batch * s.frames * s.directions * n);
+  if (lengths) clear(y, s.batch * s.frames * s.directions * n);  // padding
   FirstError error;
 #pragma omp parallel for schedule(dynamic)
   for (int64_t index = 0; index < SequenceBlock::count(s); ++index)
@@ -120,13 +128,17 @@ void cpu::lstm_forward(float* y, float* h1, float* c1, float* kept, LstmInputs i
         copy_or_clear(c + r * n, c0, block.state(r), n);
       }
       for (int64_t step = 0; step < block.steps; ++step) {
-        w[static_cast<size_t>(block.direction)].multiply(r_h, PackedOperand(h, block.rows * n), block.rows, false);
+        w[static_cast<size_t>(block.direction)].multiply(r_h, PackedOperand(h, block.rows * n, by_tiles), block.rows,
+                                                         false);
         for (int64_t r = 0; r < block.rows; ++r) {
           if (!block.runs(r, step)) continue;
-          float* const own = kept ? kept + block.kept(r, step) : gates;
           const float* const z = in.gates[block.direction] + block.frame(r, step) * 4 * n;
-          cell(h + r * n, c + r * n, own, z, r_h + r * 4 * n, n);
-          if (kept) copy_numbers(own + 4 * n, c + r * n, n);
+          cell(h + r * n, c + r * n, gates, z, r_h + r * 4 * n, n);
+          if (kept) {
+            float* const own = kept + block.kept(r, step);
+            copy_result(own, gates, 4 * n, past_caches);
+            copy_result(own + 4 * n, c + r * n, n, past_caches);
+          }
           copy_numbers(y + block.output(r, step), h + r * n, n);
         }
       }
@@ -134,6 +146,7 @@ void cpu::lstm_forward(float* y, float* h1, float* c1, float* kept, LstmInputs i
         copy_numbers(h1 + block.state(r), h + r * n, n);
         copy_numbers(c1 + block.state(r), c + r * n, n);
       }
+      store_fence();
     });
   error.rethrow();
 }
@@ -142,10 +155,11 @@ void cpu::lstm_backward(LstmGradients to, float* dh0, float* dc0, const float* d
                         const float* kept, LstmInputs in, const float* c0, const int32_t* lengths, LstmSizes s) {
   const int64_t n = s.width;
   if (n == 0) return;
+  const bool by_tiles = is_by_tiles(s), past_caches = is_past_caches(s.batch * s.frames * 4 * n);
   std::deque<PackedWeights> w;
-  for (int64_t d = 0; d < s.directions; ++d) w.emplace_back(in.w[d], 4 * n, n, false);
+  for (int64_t d = 0; d < s.directions; ++d) w.emplace_back(in.w[d], 4 * n, n, false, by_tiles);
   const ThreadScratch scratch(sequences_at_once * (4 + 1 + 1 + 1) * n + n);
-  for (int64_t d = 0; d < s.directions; ++d) clear(to.gates[d], s.batch * s.frames * 4 * n);
+  for (int64_t d = 0; lengths && d < s.directions; ++d) clear(to.gates[d], s.batch * s.frames * 4 * n);
   FirstError error;
 #pragma omp parallel for schedule(dynamic)
   for (int64_t index = 0; index < SequenceBlock::count(s); ++index)
@@ -170,10 +184,10 @@ void cpu::lstm_backward(LstmGradients to, float* dh0, float* dc0, const float* d
           if (step == 0 && c0) c_before = c0 + block.state(r);
           cell_backward(own, dc + r * n, dy + block.output(r, step), dh + r * n, kept + block.kept(r, step), c_before,
                         n);
-          copy_numbers(to.gates[block.direction] + block.frame(r, step) * 4 * n, own, 4 * n);
+          copy_result(to.gates[block.direction] + block.frame(r, step) * 4 * n, own, 4 * n, past_caches);
         }
-        w[static_cast<size_t>(block.direction)].multiply(r_dz, PackedOperand(dz, block.rows * 4 * n), block.rows,
-                                                         false);
+        w[static_cast<size_t>(block.direction)].multiply(r_dz, PackedOperand(dz, block.rows * 4 * n, by_tiles),
+                                                         block.rows, false);
         for (int64_t r = 0; r < block.rows; ++r)
           if (block.runs(r, step)) copy_numbers(dh + r * n, r_dz + r * n, n);
       }
@@ -181,6 +195,7 @@ void cpu::lstm_backward(LstmGradients to, float* dh0, float* dc0, const float* d
         copy_numbers(dh0 + block.state(r), dh + r * n, n);
         copy_numbers(dc0 + block.state(r), dc + r * n, n);
       }
+      store_fence();
     });
   error.rethrow();
 }
