@@ -9,7 +9,7 @@ namespace runnel {
 // RUNNEL_VARIANTS there is one set of kernels, and a smaller name restricts oneDNN only. Throws Error if the name is
 // none of these, or of a set that is lacking. The first call decides.
 // avx... and amx: of x86-64; amx: the kernels of avx512_bf16, some of them by tiles, which compute float32 products
-// from bfloat16 ones, as exact as float32 for numbers above 2^-110; dotprod: of ARM
+// from bfloat16 ones, as exact as float32 where numbers and products are 2^-102 or more; dotprod: of ARM
 enum class InstructionSet { baseline, avx2, avx512, avx512_bf16, amx, dotprod };
 InstructionSet instruction_set();
 bool has_instructions(InstructionSet set);  // Has this build kernels for them, and the processor the instructions?
