@@ -81,8 +81,8 @@ TEST_CASE("linear, in f32: a product of two numbers, and its gradient, are as ex
 }
 
 TEST_CASE("linear: results so large that stores are non-temporal are those of each row alone") {
-  for (const int64_t out :
-       {144, 130}) {  // whole vectors, and not; 2 MiB and more, from where on tiles store non-temporally
+  // Rows of whole vectors, and not; of 2 MiB and more, from where on tiles store non-temporally.
+  for (const int64_t out : {144, 130}) {
     CAPTURE(out);
     Tensor x = random_tensor(Shape{4100, 8}, 1, -1, 1), w = random_tensor(Shape{out, 8}, 2, -1, 1);
     const Tensor b = random_tensor(Shape{out}, 3, -1, 1), weight = random_tensor(Shape{x.shape()[0] * out, 1}, 4);

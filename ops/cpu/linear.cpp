@@ -33,16 +33,16 @@ int64_t rows_of_block(int64_t rows, int64_t most) {
 constexpr int64_t rows_in_cache = has_large_blocks ? 256 : 48;
 
 struct LayerOutputs {
-  float *y, *z;
+  float *y, *z;  // [layers,rows,out]; z is y, or for gelu may be memory of its own
   Activation activation;
   Dropout dropout;
-  bool past_caches;
+  bool non_temporal;
 };
 // Elements [at, at + n) of the outputs, from numbers of x w^T, which are in z or in memory that may be changed.
 void finish(const LayerOutputs& to, int64_t at, float* numbers, const float* b, int64_t n) {
   float *const z = to.z + at, *const y = numbers == z ? to.y + at : numbers;
   if (b) accumulate(numbers, b, n);
-  if (to.z != to.y && z != numbers) copy_result(z, numbers, n, to.past_caches);
+  if (to.z != to.y && z != numbers) copy_result(z, numbers, n, to.non_temporal);
   if (to.activation == Activation::relu)
     map(
         y, n, [](Lanes x) RUNNEL_INLINE { return x <= 0 ? Lanes{} : x; }, numbers);  // NaN stays NaN
@@ -50,7 +50,7 @@ void finish(const LayerOutputs& to, int64_t at, float* numbers, const float* b, 
     map(
         y, n, [](Lanes x) RUNNEL_INLINE { return gelu_formula::forward(x); }, numbers);
   if (to.dropout.p > 0) apply_dropout(y, y, at, n, to.dropout);
-  if (to.y + at != y) copy_result(to.y + at, y, n, to.past_caches);
+  if (to.y + at != y) copy_result(to.y + at, y, n, to.non_temporal);
 }
 
 }  // namespace
@@ -62,8 +62,9 @@ void cpu::linear_forward(float* y, float* z, const float* x, const float* w, con
   if (in == 0) clear(z, layers * s.outputs());
   std::deque<PackedWeights> wt;  // which cannot be moved
   for (int64_t i = 0; in > 0 && i < layers; ++i) wt.emplace_back(w + i * s.weights(), in, out, true);
-  const bool drops_pieces = s.out % piece_columns == 0;  // else a piece would not have whole chunks of its numbers
-  const LayerOutputs outputs{y, z, activation, drops_pieces ? dropout : Dropout{}, is_past_caches(s.outputs())};
+  // Dropout of each piece, while it is in the first-level cache, where pieces have whole chunks of random numbers.
+  const bool dropout_in_pieces = s.out % piece_columns == 0;
+  const LayerOutputs outputs{y, z, activation, dropout_in_pieces ? dropout : Dropout{}, exceeds_cache(s.outputs())};
   FirstError error;
   // Several blocks also where a batch comes in small parts: else threads would have nothing to do.
   const int64_t block_rows = rows_of_block(rows, std::clamp<int64_t>(rows / 4, 48, rows_in_cache));
@@ -81,7 +82,7 @@ void cpu::linear_forward(float* y, float* z, const float* x, const float* w, con
               for (int64_t r = 0; r < count; ++r) write(r, 0, s.out, z + begin + r * s.out);
             else
               wt[static_cast<size_t>(i)].multiply(z + begin, operand, count, write);
-            if (!drops_pieces && dropout.p > 0) apply_dropout(y + begin, y + begin, begin, count * s.out, dropout);
+            if (!dropout_in_pieces && dropout.p > 0) apply_dropout(y + begin, y + begin, begin, count * s.out, dropout);
           }
           store_fence();
         });

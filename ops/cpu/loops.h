@@ -24,16 +24,16 @@ RUNNEL_INLINE inline void map(float* y, int64_t n, F f, const X*... x) {
 
 // map by non-temporal stores, if y and n are whole vectors.
 template <class F, class... X>
-RUNNEL_INLINE inline void map_past_caches(float* y, int64_t n, F f, const X*... x) {
+RUNNEL_INLINE inline void map_non_temporal(float* y, int64_t n, F f, const X*... x) {
   if (n % lanes != 0 || reinterpret_cast<uintptr_t>(y) % sizeof(Lanes) != 0) return map(y, n, f, x...);
   for (int64_t i = 0; i < n; i += lanes) store_non_temporal(y + i, f(load(x + i)...));
 }
 
-// Results from 2 MiB on leave the second-level cache before they are read.
-inline bool is_past_caches(int64_t n) { return n >= 1 << 19; }
-inline void copy_result(float* to, const float* from, int64_t n, bool past_caches) {
+// n results of 2 MiB or more leave the second-level cache before they are read: non-temporal stores are for these.
+inline bool exceeds_cache(int64_t n) { return n >= 1 << 19; }
+inline void copy_result(float* to, const float* from, int64_t n, bool non_temporal) {
   const auto same = [](Lanes x) RUNNEL_INLINE { return x; };
-  past_caches ? map_past_caches(to, n, same, from) : map(to, n, same, from);
+  non_temporal ? map_non_temporal(to, n, same, from) : map(to, n, same, from);
 }
 
 // sum[i] += x[i] for i < n

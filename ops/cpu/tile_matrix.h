@@ -23,6 +23,8 @@ constexpr int64_t step_depth = 2 * tile_depth;   // numbers of each that one ins
 constexpr int64_t slice_depth = 8 * step_depth;  // of a block that is multiplied before the next
 constexpr int64_t group_columns = 4 * block_edge;
 constexpr int64_t group_size = block_edge * group_columns;
+template <int parts>
+constexpr int64_t step_vectors = parts * 2 * tile_rows;  // of a packed block
 
 // The rows of a left operand or the columns of a right one: number k of row i is numbers[i stride + k step]. One of the
 // two distances is 1.
@@ -37,7 +39,7 @@ struct TileOperand {
 inline int64_t block_steps(int64_t depth) { return (depth + step_depth - 1) / step_depth; }
 template <int parts>
 int64_t block_vectors(int64_t depth) {
-  return block_steps(depth) * parts * 2 * tile_rows + 1;
+  return block_steps(depth) * step_vectors<parts> + 1;
 }
 
 // The next part of x in the upper half of each lane; x becomes the rest.
@@ -119,7 +121,7 @@ void pack_block(BitLanes* to, TileOperand from, int64_t rows, int64_t depth) {
 // 32 columns of sums [32][128] = (or +=) a b of packed blocks a of `row_tiles` tiles of rows and b of two of columns.
 template <int parts, int row_tiles>
 RUNNEL_AMX void multiply_tiles(float* sums, const BitLanes* a, const BitLanes* b, int64_t steps, Store how) {
-  // Each pair of parts has one in common with the pair before it.
+  // Each pair of parts has one in common with the pair before it; of one part there is the pair 0, 0 alone.
   constexpr int first_pair = parts == 1 ? 4 : 0, pairs = parts == 1 ? 5 : 6;
   constexpr int part_of_a[] = {0, 0, 1, 1, 0, 2}, part_of_b[] = {2, 1, 1, 0, 0, 0};
   constexpr int64_t row_bytes = group_columns * sizeof(float);
@@ -137,7 +139,7 @@ RUNNEL_AMX void multiply_tiles(float* sums, const BitLanes* a, const BitLanes* b
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (int64_t k = 0; k < steps; ++k, a += parts * 2 * tile_rows, b += parts * 2 * tile_rows)
+  for (int64_t k = 0; k < steps; ++k, a += step_vectors<parts>, b += step_vectors<parts>)
 #pragma GCC unroll 6
     for (int i = first_pair; i < pairs; ++i) {
       const BitLanes *const rows = a + part_of_a[i] * 2 * tile_rows, *const columns = b + part_of_b[i] * 2 * tile_rows;
@@ -164,7 +166,10 @@ RUNNEL_AMX void multiply_tiles(float* sums, const BitLanes* a, const BitLanes* b
   }
 }
 
-inline bool any(BitLanes x) { return lane_max(std::bit_cast<Lanes>(x & 0x3f800000)) > 0; }
+inline bool any(BitLanes x) {
+  const __m512i bits = std::bit_cast<__m512i>(x);
+  return _mm512_test_epi32_mask(bits, bits) != 0;
+}
 
 inline int64_t blocks(int64_t rows) { return (rows + block_edge - 1) / block_edge; }
 
@@ -182,7 +187,7 @@ void multiply_group(float* sums, const BitLanes* left, const BitLanes* right, in
   const int64_t last = block_vectors<parts>(depth) - 1, steps = block_steps(depth);
   BitLanes large = left[last];
   for (int64_t j = 0; j < blocks(columns); ++j) large |= right[j * next + last];
-  if (parts > 1 && any(large)) {
+  if (parts > 1 && any(large)) {  // without parts
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t j = 0; j < columns; ++j) {
         float sum = how == Store::add ? sums[r * group_columns + j] : 0;
@@ -194,7 +199,7 @@ void multiply_group(float* sums, const BitLanes* left, const BitLanes* right, in
   constexpr int64_t some = 12 / parts;  // steps of the rows stay in the first-level cache for all columns
   for (int64_t k = 0; k < steps; k += some, how = Store::add)
     for (int64_t j = 0; j < blocks(columns); ++j) {
-      const int64_t offset = k * parts * 2 * tile_rows;
+      const int64_t offset = k * step_vectors<parts>;
       (rows > tile_rows ? multiply_tiles<parts, 2> : multiply_tiles<parts, 1>)(sums + j * block_edge, left + offset,
                                                                                right + j * next + offset,
                                                                                std::min(some, steps - k), how);
@@ -235,12 +240,10 @@ class TileMatrix {
   }
 
  private:
-  // Of a packed block of columns.
+  // Of a block of columns, each slice of which is packed by itself.
   int64_t vectors(int64_t depth) const {
-    const auto of = [depth](auto size) {
-      return depth / slice_depth * size(slice_depth) + (depth % slice_depth ? size(depth % slice_depth) : 0);
-    };
-    return is_rounded_ ? of(block_vectors<1>) : of(block_vectors<3>);
+    const int64_t slices = (depth + slice_depth - 1) / slice_depth;
+    return block_steps(depth) * (is_rounded_ ? step_vectors<1> : step_vectors<3>)+slices;
   }
   BitLanes* block(int64_t j) const { return reinterpret_cast<BitLanes*>(memory_.data()) + j * vectors(k_); }
 

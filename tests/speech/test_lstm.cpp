@@ -182,8 +182,8 @@ TEST_CASE("lstm: the same bytes with any number of threads") {
 }
 
 TEST_CASE("lstm: results so large that stores are non-temporal are those of each sequence alone") {
-  constexpr int64_t frames = 700,
-                    width = 96;  // two sequences have gates of more than 2 MiB, from where on stores are so
+  // Two sequences have gates of more than 2 MiB, from where on stores are non-temporal.
+  constexpr int64_t frames = 700, width = 96;
   const Tensor w = random_tensor(Shape{4 * width, width}, 1, -0.1f, 0.1f);
   Tensor both = random_tensor(Shape{2, frames, 4 * width}, 2), one = clone(slice(both, 0, 1, 1));
   const auto results = [&](Tensor& gates) {

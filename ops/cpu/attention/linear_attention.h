@@ -214,7 +214,7 @@ void add_keys(LinearChunk& c, const GroupStates& states, const LinearInputs<Phi>
 template <class F, class... X>
 RUNNEL_INLINE inline void store_row(const GroupRows<float>& to, const LinearChunk& c, float* row, int64_t n, F f,
                                     const X*... x) {
-  if (c.non_temporal) return map_past_caches(row, n, f, x...);
+  if (c.non_temporal) return map_non_temporal(row, n, f, x...);
   for (int64_t i = 0; i < n; i += cache_line) __builtin_prefetch(row + to.next + i, 1);
   map(row, n, f, x...);
 }

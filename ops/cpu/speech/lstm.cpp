@@ -110,7 +110,7 @@ void cpu::lstm_forward(float* y, float* h1, float* c1, float* kept, LstmInputs i
                        const int32_t* lengths, LstmSizes s) {
   const int64_t n = s.width;
   if (n == 0) return;  // then all results are empty
-  const bool by_tiles = is_by_tiles(s), past_caches = is_past_caches(s.batch * s.frames * 4 * n);
+  const bool by_tiles = is_by_tiles(s), non_temporal = exceeds_cache(s.batch * s.frames * 4 * n);
   std::deque<PackedWeights> w;  // which cannot be moved
   for (int64_t d = 0; d < s.directions; ++d) w.emplace_back(in.w[d], n, 4 * n, true, by_tiles);
   const ThreadScratch scratch(sequences_at_once * (4 + 4 + 1 + 1) * n);
@@ -136,8 +136,8 @@ void cpu::lstm_forward(float* y, float* h1, float* c1, float* kept, LstmInputs i
           cell(h + r * n, c + r * n, gates, z, r_h + r * 4 * n, n);
           if (kept) {
             float* const own = kept + block.kept(r, step);
-            copy_result(own, gates, 4 * n, past_caches);
-            copy_result(own + 4 * n, c + r * n, n, past_caches);
+            copy_result(own, gates, 4 * n, non_temporal);
+            copy_result(own + 4 * n, c + r * n, n, non_temporal);
           }
           copy_numbers(y + block.output(r, step), h + r * n, n);
         }
@@ -155,7 +155,7 @@ void cpu::lstm_backward(LstmGradients to, float* dh0, float* dc0, const float* d
                         const float* kept, LstmInputs in, const float* c0, const int32_t* lengths, LstmSizes s) {
   const int64_t n = s.width;
   if (n == 0) return;
-  const bool by_tiles = is_by_tiles(s), past_caches = is_past_caches(s.batch * s.frames * 4 * n);
+  const bool by_tiles = is_by_tiles(s), non_temporal = exceeds_cache(s.batch * s.frames * 4 * n);
   std::deque<PackedWeights> w;
   for (int64_t d = 0; d < s.directions; ++d) w.emplace_back(in.w[d], 4 * n, n, false, by_tiles);
   const ThreadScratch scratch(sequences_at_once * (4 + 1 + 1 + 1) * n + n);
@@ -184,7 +184,7 @@ void cpu::lstm_backward(LstmGradients to, float* dh0, float* dc0, const float* d
           if (step == 0 && c0) c_before = c0 + block.state(r);
           cell_backward(own, dc + r * n, dy + block.output(r, step), dh + r * n, kept + block.kept(r, step), c_before,
                         n);
-          copy_result(to.gates[block.direction] + block.frame(r, step) * 4 * n, own, 4 * n, past_caches);
+          copy_result(to.gates[block.direction] + block.frame(r, step) * 4 * n, own, 4 * n, non_temporal);
         }
         w[static_cast<size_t>(block.direction)].multiply(r_dz, PackedOperand(dz, block.rows * 4 * n, by_tiles),
                                                          block.rows, false);
