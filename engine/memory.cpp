@@ -10,11 +10,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <list>
+#include <map>
 #include <mutex>
 #include <new>
+#include <set>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -34,17 +34,7 @@ constexpr bool fresh_is_nan = true;  // fresh memory holds NaN, so that reading 
 #else
 constexpr bool fresh_is_nan = false;
 #endif
-constexpr size_t alignment = 64, huge_page = size_t{2} << 20;
-
-// Large blocks lie on huge pages where the system grants them: fewer page faults and fewer misses of the TLB.
-void* allocate_from_system(size_t bytes) {
-  if (bytes < 2 * huge_page) return std::aligned_alloc(alignment, bytes);
-  void* memory = std::aligned_alloc(huge_page, (bytes + huge_page - 1) / huge_page * huge_page);
-#ifdef MADV_HUGEPAGE
-  if (memory) madvise(memory, bytes, MADV_HUGEPAGE);
-#endif
-  return memory;
-}
+constexpr size_t alignment = 64;
 
 // Tries again before it sleeps, since the pool seldom takes as long as that, only where it asks the system for memory.
 std::unique_lock<std::mutex> locked(std::mutex& mutex) {
@@ -54,79 +44,91 @@ std::unique_lock<std::mutex> locked(std::mutex& mutex) {
   return lock;
 }
 
-// The CPU's larger blocks; CUDA has a pool of its own. Training allocates the same few sizes in every step, so free
-// blocks are kept in one list per exact size, which serves nearly all of it and spares the system from mapping and
-// zeroing the same pages again and again. Other programs allocate new sizes all the time (a sequence that grows), so at
-// most as much is kept free as was ever in use at once; beyond that, the sizes that were not used for longest go.
+// The CPU's larger blocks; CUDA has a pool of its own. They lie side by side in chunks, on huge pages where the system
+// grants them: fewer page faults, fewer misses of the TLB. A block takes the smallest free range that holds it; what
+// becomes free is joined with the free ranges beside it, so that blocks of other sizes fit, too (a sequence that
+// grows). Free memory is kept, which spares the system from mapping and zeroing the same pages in every step of
+// training: at most as much as was ever in use at once; beyond that, chunks without blocks are given back.
 class Pool {
  public:
   void* allocate(size_t bytes) {
+    if (!with_pool) return std::aligned_alloc(alignment, bytes);
     const auto lock = locked(mutex_);
-    void* memory = take(bytes);
-    if (!memory) memory = allocate_from_system(bytes);
-    if (!memory) free_until(0), memory = allocate_from_system(bytes);
-    if (memory) max_used_ = std::max(max_used_, used_ += bytes);
-    return memory;
+    const auto smallest = [&] { return by_size_.lower_bound({bytes, nullptr}); };
+    if (smallest() == by_size_.end()) add_chunk(std::max(bytes, chunk_size));
+    if (smallest() == by_size_.end()) release_chunks(), add_chunk(bytes);
+    if (smallest() == by_size_.end()) return nullptr;
+    const auto [size, range] = *smallest();
+    remove(range, size);
+    if (size > bytes) add(range + bytes, size - bytes);
+    max_used_ = std::max(max_used_, used_ += bytes);
+    kept_ -= bytes;
+    return range;
   }
 
   void release(void* memory, size_t bytes) {
+    if (!with_pool) return std::free(memory);
     const auto lock = locked(mutex_);
     used_ -= bytes;
-    if (!with_pool) return std::free(memory);
-    const auto [found, is_new] = by_size_.try_emplace(bytes);
-    if (is_new) found->second = sizes_.insert(sizes_.begin(), Size{bytes, {}});
-    use(found->second);
-    found->second->free.push_back(memory);
     kept_ += bytes;
-    free_until(std::max(max_used_, min_kept));
+    char* range = static_cast<char*>(memory);
+    if (const auto after = by_place_.find(range + bytes); after != by_place_.end() && !chunks_.contains(range + bytes))
+      bytes += remove(after->first, after->second);
+    const auto before = by_place_.lower_bound(range);
+    if (before != by_place_.begin() && !chunks_.contains(range))
+      if (const auto [place, size] = *std::prev(before); place + size == range)
+        range = place, bytes += remove(place, size);
+    add(range, bytes);
+    if (kept_ > std::max(max_used_, min_kept)) release_chunks();
   }
 
   void trim() {
     const auto lock = locked(mutex_);
-    free_until(0);
+    release_chunks();
     max_used_ = used_;
   }
 
   size_t kept() const { return kept_; }
 
  private:
-  static constexpr size_t min_kept = size_t{64} << 20;
-  struct Size {
-    size_t bytes;
-    std::vector<void*> free;
-  };
-  using Sizes = std::list<Size>;
+  static constexpr size_t huge_page = size_t{2} << 20, chunk_size = 16 * huge_page, min_kept = 2 * chunk_size;
 
-  void use(Sizes::iterator size) { sizes_.splice(sizes_.begin(), sizes_, size); }
-
-  void* take(size_t bytes) {
-    const auto found = by_size_.find(bytes);
-    if (found == by_size_.end()) return nullptr;
-    use(found->second);
-    std::vector<void*>& free = found->second->free;
-    if (free.empty()) return nullptr;
-    void* memory = free.back();
-    free.pop_back();
-    kept_ -= bytes;
-    return memory;
+  void add(char* range, size_t bytes) {
+    by_place_.emplace(range, bytes);
+    by_size_.emplace(bytes, range);
+  }
+  size_t remove(char* range, size_t bytes) {
+    by_place_.erase(range);
+    by_size_.erase({bytes, range});
+    return bytes;
   }
 
-  void free_until(size_t kept) {
-    while (kept_ > kept) {
-      Size& oldest = sizes_.back();
-      for (; kept_ > kept && !oldest.free.empty(); oldest.free.pop_back(), kept_ -= oldest.bytes)
-        std::free(oldest.free.back());
-      if (!oldest.free.empty()) return;
-      by_size_.erase(oldest.bytes);
-      sizes_.pop_back();
-    }
+  void add_chunk(size_t bytes) {  // if the system grants it
+    bytes = (bytes + huge_page - 1) / huge_page * huge_page;
+    char* const chunk = static_cast<char*>(std::aligned_alloc(huge_page, bytes));
+    if (!chunk) return;
+#ifdef MADV_HUGEPAGE
+    madvise(chunk, bytes, MADV_HUGEPAGE);
+#endif
+    chunks_.emplace(chunk, bytes);
+    add(chunk, bytes);
+    kept_ += bytes;
+  }
+  void release_chunks() {  // that have no blocks
+    std::erase_if(chunks_, [this](const auto& chunk) {
+      const auto [range, bytes] = chunk;
+      if (!by_size_.contains({bytes, range})) return false;
+      kept_ -= remove(range, bytes);
+      std::free(range);
+      return true;
+    });
   }
 
   std::mutex mutex_;
-  Sizes sizes_;  // the last used comes first
-  std::unordered_map<size_t, Sizes::iterator> by_size_;
-  size_t used_ = 0, max_used_ = 0;  // bytes
-  std::atomic<size_t> kept_ = 0;    // bytes; read without the lock
+  std::map<char*, size_t> chunks_, by_place_;   // bytes of each chunk, and of each free range
+  std::set<std::pair<size_t, char*>> by_size_;  // free ranges
+  size_t used_ = 0, max_used_ = 0;              // bytes
+  std::atomic<size_t> kept_ = 0;                // bytes; read without the lock
 };
 
 Pool& pool() {

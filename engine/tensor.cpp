@@ -32,15 +32,9 @@ size_t Shape::index_of(int axis) const {
   return static_cast<size_t>(axis < 0 ? rank_ + axis : axis);
 }
 
-Shape Shape::with_first(int64_t size) const {
+Shape Shape::with(int axis, int64_t size) const {
   Shape shape = *this;
-  shape.sizes_[index_of(0)] = size;
-  return shape;
-}
-
-Shape Shape::with_last(int64_t size) const {
-  Shape shape = *this;
-  shape.sizes_[index_of(-1)] = size;
+  shape.sizes_[index_of(axis)] = size;
   return shape;
 }
 

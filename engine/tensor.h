@@ -27,15 +27,16 @@ class Shape {
   std::vector<int64_t> sizes() const { return {sizes_.begin(), sizes_.begin() + rank_}; }
   int64_t size() const;  // number of elements; 1 for rank 0
   // Rank 0 has no first or last axis: these throw.
-  Shape with_first(int64_t size) const;  // the same shape with another first axis
-  Shape with_last(int64_t size) const;   // the same shape with another last axis
-  Shape without_last() const;            // all axes but the last: the shape of its rows
+  Shape with_first(int64_t size) const { return with(0, size); }  // the same shape with another first axis
+  Shape with_last(int64_t size) const { return with(-1, size); }  // the same shape with another last axis
+  Shape without_last() const;                                     // all axes but the last: the shape of its rows
   Shape without_first() const;
   Shape stacked(int64_t size) const;  // [...] -> [size,...]
   bool operator==(const Shape&) const = default;
 
  private:
   size_t index_of(int axis) const;
+  Shape with(int axis, int64_t size) const;
   std::array<int64_t, max_rank> sizes_{};
   int rank_ = 0;
 };

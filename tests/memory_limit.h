@@ -14,12 +14,14 @@ inline void check_out_of_memory(const std::function<void()>& f) {
 #if RUNNEL_WITH_ADDRESS_SANITIZER || RUNNEL_WITH_THREAD_SANITIZER
   return;  // sanitizers map memory of their own
 #endif
-  check_fails([] { Tensor(Shape{int64_t{1} << 45}); }, "out of memory");  // empties the pool
+  check_fails([] { Tensor(Shape{int64_t{1} << 45}); }, "out of memory");
   struct NoMemory {
     rlimit before{};
     std::vector<void*> blocks;
+    std::vector<Tensor> tensors;
     NoMemory() {
       blocks.reserve(1 << 16);
+      tensors.reserve(1 << 10);
       REQUIRE(getrlimit(RLIMIT_AS, &before) == 0);
       rlimit none = before;
       none.rlim_cur = 0;  // nothing more is mapped
@@ -29,6 +31,10 @@ inline void check_out_of_memory(const std::function<void()>& f) {
           blocks.push_back(block);
         else
           break;
+      try {  // to use up what the pool keeps
+        while (tensors.size() < tensors.capacity()) tensors.emplace_back(Shape{1 << 18});
+      } catch (const Error&) {
+      }
     }
     ~NoMemory() {
       for (void* const block : blocks) std::free(block);

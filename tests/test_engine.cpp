@@ -186,6 +186,10 @@ TEST_CASE("memory: the CPU's pool keeps no more than was ever in use, whatever t
     kept = std::max(kept, memory_use(Device::cpu).cached);
   }
   CHECK(total > 2000 * mib);
+  for (int64_t i = 0; i < 80; ++i) {  // each larger than what was free before
+    const Tensor x(Shape{(40 + 3 * i) * mib / 4});
+    kept = std::max(kept, memory_use(Device::cpu).cached);
+  }
   CHECK(kept <= std::max(64 * mib, memory_use(Device::cpu).peak));
   CHECK(memory_use(Device::cpu).live == live);
 }
@@ -214,6 +218,39 @@ TEST_CASE("memory: tensors of every size are aligned and have memory of their ow
       CHECK(x.to_vector() == std::vector<float>(static_cast<size_t>(x.size()), value));
     }
   }).join();
+}
+
+TEST_CASE("memory: blocks that come and go in any order keep their numbers, and leave nothing behind") {
+  trim_memory(Device::cpu);
+  std::vector<std::pair<Tensor, float>> living;
+  const Key key{7};
+  for (uint64_t i = 0; i < 3000; ++i) {
+    const bool grows = living.size() < 8 || (living.size() < 64 && key.uniform(2 * i) < 0.5f);
+    if (grows) {
+      const int64_t n = int64_t{1} << (13 + key.below(2 * i + 1, 8));  // up to 4 MiB; some of 16 MiB
+      const Shape shape{(n + key.below(i, 1000)) * (i % 100 == 0 ? 4 : 1)};
+      living.emplace_back(Tensor::full(shape, static_cast<float>(i)), static_cast<float>(i));
+    } else {
+      std::swap(living[key.below(2 * i + 1, static_cast<uint32_t>(living.size()))], living.back());
+      const auto& [x, value] = living.back();
+      for (const int64_t at : {int64_t{0}, x.size() / 2, x.size() - 1}) CHECK(x.data()[at] == value);
+      living.pop_back();
+    }
+  }
+  living.clear();
+  trim_memory(Device::cpu);
+  CHECK(memory_use(Device::cpu).cached == 0);  // all free ranges were joined
+}
+
+TEST_CASE("memory: small blocks that stay do not keep the memory of larger ones, of ever new sizes, between them") {
+  trim_memory(Device::cpu);
+  const int64_t mib = int64_t{1} << 20;
+  std::vector<Tensor> staying;
+  for (int64_t i = 0; i < 1000; ++i) {
+    const Tensor x(Shape{mib / 4 + 16 * i}), y(Shape{mib / 4 + 16 * i + 8});
+    if (i % 5 == 0) staying.emplace_back(Shape{10000});
+    CHECK(memory_use(Device::cpu).cached <= 64 * mib);
+  }
 }
 
 TEST_CASE("memory: a size that is used again comes from the pool, also when many others were in between") {
