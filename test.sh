@@ -144,8 +144,8 @@ else
     status=0
     libraries=$(dirname "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")/lib64
     echo 'int main() {}' |
-      g++ -o "$work/linked" -x c++ - -x none $(find build-cuda/CMakeFiles/runnel_{cuda,processes_cuda}.dir -name '*.o') \
-        build/CMakeFiles/runnel_{training.dir/apps/training/communicator,processes.dir/apps/processes/tree_sum}.cpp.o build/librunnel.a \
+      g++ -std=c++20 -I. -o "$work/linked" -x c++ - apps/training/communicator.cpp apps/processes/tree_sum.cpp \
+        -x none $(find build-cuda/CMakeFiles/runnel_{cuda,processes_cuda}.dir -name '*.o') build/librunnel.a \
         -L"$libraries" -lcudart_static -lcublasLt -ldnnl -lz -lfftw3 -lsndfile -fopenmp -ldl -lrt -lpthread ||
       status=$?
     if [ "$status" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
