@@ -70,7 +70,7 @@ case $status in
   *) failed=$((failed + 1)); echo "./format.sh formats them" ;;
 esac
 
-configure release
+configure release -DRUNNEL_MERGE=ON
 build release
 ./setup.sh --libc++ >/dev/null 2>&1 || true  # with which the core is built once more: without, that test is skipped
 run build --parallel "$(($(nproc) + 2))"  # more of these wait
@@ -140,7 +140,8 @@ else
     run build-cuda
   else
     build cuda runnel_cuda runnel_processes_cuda runnel_ladder_cuda  # compiled for all architectures; there is no GPU to run it on
-    # Linked once with the CUDA libraries. What the objects call of the engine is in the release build's library.
+    # Linked once with the CUDA libraries. What the objects call is in the release build's library, and in two files of
+    # the program.
     status=0
     libraries=$(dirname "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")/lib64
     echo 'int main() {}' |

@@ -48,17 +48,19 @@ std::unique_lock<std::mutex> locked(std::mutex& mutex) {
 // grants them: fewer page faults, fewer misses of the TLB. A block takes the smallest free range that holds it; what
 // becomes free is joined with the free ranges beside it, so that blocks of other sizes fit, too (a sequence that
 // grows). Free memory is kept, which spares the system from mapping and zeroing the same pages in every step of
-// training: at most as much as was ever in use at once; beyond that, chunks without blocks are given back.
+// training; of more than a bound, chunks without blocks are given back.
 class Pool {
  public:
   void* allocate(size_t bytes) {
     if (!with_pool) return std::aligned_alloc(alignment, bytes);
     const auto lock = locked(mutex_);
-    const auto smallest = [&] { return by_size_.lower_bound({bytes, nullptr}); };
-    if (smallest() == by_size_.end()) add_chunk(std::max(bytes, chunk_size));
-    if (smallest() == by_size_.end()) release_chunks(), add_chunk(bytes);
-    if (smallest() == by_size_.end()) return nullptr;
-    const auto [size, range] = *smallest();
+    auto smallest = by_size_.lower_bound({bytes, nullptr});
+    if (smallest == by_size_.end()) {
+      if (!add_chunk(bytes > chunk_size / 2 ? bytes : chunk_size)) release_chunks(0), add_chunk(bytes);
+      smallest = by_size_.lower_bound({bytes, nullptr});
+      if (smallest == by_size_.end()) return nullptr;
+    }
+    const auto [size, range] = *smallest;
     remove(range, size);
     if (size > bytes) add(range + bytes, size - bytes);
     max_used_ = std::max(max_used_, used_ += bytes);
@@ -79,19 +81,20 @@ class Pool {
       if (const auto [place, size] = *std::prev(before); place + size == range)
         range = place, bytes += remove(place, size);
     add(range, bytes);
-    if (kept_ > std::max(max_used_, min_kept)) release_chunks();
+    release_chunks(std::max(max_used_ + max_used_ / 4, size_t{64} << 20));
   }
 
   void trim() {
     const auto lock = locked(mutex_);
-    release_chunks();
+    release_chunks(0);
     max_used_ = used_;
   }
 
   size_t kept() const { return kept_; }
 
  private:
-  static constexpr size_t huge_page = size_t{2} << 20, chunk_size = 16 * huge_page, min_kept = 2 * chunk_size;
+  // With addresses of 32 bits, as in WebAssembly, there is less memory.
+  static constexpr size_t huge_page = size_t{2} << 20, chunk_size = (sizeof(void*) == 8 ? 16 : 2) * huge_page;
 
   void add(char* range, size_t bytes) {
     by_place_.emplace(range, bytes);
@@ -103,25 +106,25 @@ class Pool {
     return bytes;
   }
 
-  void add_chunk(size_t bytes) {  // if the system grants it
+  bool add_chunk(size_t bytes) {
     bytes = (bytes + huge_page - 1) / huge_page * huge_page;
     char* const chunk = static_cast<char*>(std::aligned_alloc(huge_page, bytes));
-    if (!chunk) return;
+    if (!chunk) return false;
 #ifdef MADV_HUGEPAGE
     madvise(chunk, bytes, MADV_HUGEPAGE);
 #endif
     chunks_.emplace(chunk, bytes);
     add(chunk, bytes);
     kept_ += bytes;
+    return true;
   }
-  void release_chunks() {  // that have no blocks
-    std::erase_if(chunks_, [this](const auto& chunk) {
-      const auto [range, bytes] = chunk;
-      if (!by_size_.contains({bytes, range})) return false;
-      kept_ -= remove(range, bytes);
-      std::free(range);
-      return true;
-    });
+  void release_chunks(size_t bound) {  // those without blocks, while more is kept
+    for (auto chunk = chunks_.begin(); kept_ > bound && chunk != chunks_.end();) {
+      const auto [range, bytes] = *chunk;
+      const bool is_free = by_size_.contains({bytes, range});
+      chunk = is_free ? chunks_.erase(chunk) : std::next(chunk);
+      if (is_free) kept_ -= remove(range, bytes), std::free(range);
+    }
   }
 
   std::mutex mutex_;

@@ -19,11 +19,11 @@ void copy(void* to, Device to_device, const void* from, Device from_device, size
 struct MemoryUse {  // in bytes
   int64_t live;     // held by living tensors
   int64_t peak;     // largest `live` since the last reset_peak
-  int64_t cached;   // kept for reuse: on the CPU, of blocks above 32 KiB, at most as much as was ever in use, or 64 MiB
+  int64_t cached;   // kept for reuse: on the CPU, free ranges of the pool's chunks (engine/memory.cpp)
 };
 MemoryUse memory_use(Device device);
 void reset_peak(Device device);
-// Gives memory that is cached back to the system.
+// Gives memory that is cached back to the system: on the CPU, chunks without blocks.
 void trim_memory(Device device);
 // Allocations that would make `live` larger than this fail as if there were no more memory.
 void limit_memory(Device device, int64_t bytes);

@@ -14,7 +14,7 @@ inline void check_out_of_memory(const std::function<void()>& f) {
 #if RUNNEL_WITH_ADDRESS_SANITIZER || RUNNEL_WITH_THREAD_SANITIZER
   return;  // sanitizers map memory of their own
 #endif
-  check_fails([] { Tensor(Shape{int64_t{1} << 45}); }, "out of memory");
+  check_fails([] { Tensor(Shape{int64_t{1} << 45}); }, "out of memory");  // and the pool gives back what is free
   struct NoMemory {
     rlimit before{};
     std::vector<void*> blocks;

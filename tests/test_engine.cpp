@@ -174,7 +174,7 @@ TEST_CASE("memory: live bytes follow the tensors, peak remembers the most") {
   }
 }
 
-TEST_CASE("memory: the CPU's pool keeps no more than was ever in use, whatever the number of sizes") {
+TEST_CASE("memory: the CPU's pool keeps at most a quarter more than was ever in use, whatever the number of sizes") {
   trim_memory(Device::cpu);
   CHECK(memory_use(Device::cpu).cached == 0);
   const int64_t live = memory_use(Device::cpu).live, mib = int64_t{1} << 20;
@@ -190,7 +190,7 @@ TEST_CASE("memory: the CPU's pool keeps no more than was ever in use, whatever t
     const Tensor x(Shape{(40 + 3 * i) * mib / 4});
     kept = std::max(kept, memory_use(Device::cpu).cached);
   }
-  CHECK(kept <= std::max(64 * mib, memory_use(Device::cpu).peak));
+  CHECK(kept <= std::max(64 * mib, memory_use(Device::cpu).peak * 5 / 4));
   CHECK(memory_use(Device::cpu).live == live);
 }
 
@@ -233,7 +233,7 @@ TEST_CASE("memory: blocks that come and go in any order keep their numbers, and 
     } else {
       std::swap(living[key.below(2 * i + 1, static_cast<uint32_t>(living.size()))], living.back());
       const auto& [x, value] = living.back();
-      for (const int64_t at : {int64_t{0}, x.size() / 2, x.size() - 1}) CHECK(x.data()[at] == value);
+      CHECK(std::all_of(x.data(), x.data() + x.size(), [value = value](float number) { return number == value; }));
       living.pop_back();
     }
   }
@@ -261,6 +261,27 @@ TEST_CASE("memory: a size that is used again comes from the pool, also when many
       const Tensor x(Shape{8000 + 1000 * i});  // above 32 KiB: smaller blocks are not the pool's
       if (step > 0 && cached > 0) CHECK(memory_use(Device::cpu).cached < cached);
     }
+  trim_memory(Device::cpu);
+  CHECK(memory_use(Device::cpu).cached == 0);
+}
+
+TEST_CASE("memory: what one step of training used is used again by the next, whatever its sizes") {
+  const int64_t mib = int64_t{1} << 20;
+  for (const int64_t n : {mib / 100, mib / 4, 3 * mib / 4, 5 * mib}) {  // elements; blocks of up to 20 MiB
+    trim_memory(Device::cpu);
+    int64_t after_first = 0;
+    for (int step = 0; step < 3; ++step) {
+      {
+        std::vector<Tensor> all;
+        for (int64_t i = 0; i < 8; ++i) all.emplace_back(Shape{n + 1000 * i});
+        for (int64_t i = 0; i < 8; i += 2) all[static_cast<size_t>(i)] = Tensor(Shape{n / 2 + 1000 * i});
+      }
+      const int64_t cached = memory_use(Device::cpu).cached;
+      if (step == 0) after_first = cached;
+      CHECK(cached == after_first);
+      CHECK(cached >= 8 * n * 4);
+    }
+  }
   trim_memory(Device::cpu);
   CHECK(memory_use(Device::cpu).cached == 0);
 }
