@@ -186,8 +186,8 @@ TEST_CASE("memory: the CPU's pool keeps at most a quarter more than was ever in 
     kept = std::max(kept, memory_use(Device::cpu).cached);
   }
   CHECK(total > 2000 * mib);
-  for (int64_t i = 0; i < 80; ++i) {  // each larger than what was free before
-    const Tensor x(Shape{(40 + 3 * i) * mib / 4});
+  for (int64_t i = 0; i < 10; ++i) {  // each larger than what was free before
+    const Tensor x(Shape{(40 + 20 * i) * mib / 4});
     kept = std::max(kept, memory_use(Device::cpu).cached);
   }
   CHECK(kept <= std::max(64 * mib, memory_use(Device::cpu).peak * 5 / 4));
@@ -224,7 +224,7 @@ TEST_CASE("memory: blocks that come and go in any order keep their numbers, and 
   trim_memory(Device::cpu);
   std::vector<std::pair<Tensor, float>> living;
   const Key key{7};
-  for (uint64_t i = 0; i < 3000; ++i) {
+  for (uint64_t i = 0; i < 1500; ++i) {
     const bool grows = living.size() < 8 || (living.size() < 64 && key.uniform(2 * i) < 0.5f);
     if (grows) {
       const int64_t n = int64_t{1} << (13 + key.below(2 * i + 1, 8));  // up to 4 MiB; some of 16 MiB
@@ -246,7 +246,7 @@ TEST_CASE("memory: small blocks that stay do not keep the memory of larger ones,
   trim_memory(Device::cpu);
   const int64_t mib = int64_t{1} << 20;
   std::vector<Tensor> staying;
-  for (int64_t i = 0; i < 1000; ++i) {
+  for (int64_t i = 0; i < 500; ++i) {
     const Tensor x(Shape{mib / 4 + 16 * i}), y(Shape{mib / 4 + 16 * i + 8});
     if (i % 5 == 0) staying.emplace_back(Shape{10000});
     CHECK(memory_use(Device::cpu).cached <= 64 * mib);
@@ -279,7 +279,9 @@ TEST_CASE("memory: what one step of training used is used again by the next, wha
       const int64_t cached = memory_use(Device::cpu).cached;
       if (step == 0) after_first = cached;
       CHECK(cached == after_first);
+#if !RUNNEL_WITH_ADDRESS_SANITIZER && !RUNNEL_WITH_THREAD_SANITIZER  // with which there is no pool
       CHECK(cached >= 8 * n * 4);
+#endif
     }
   }
   trim_memory(Device::cpu);
