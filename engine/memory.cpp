@@ -47,8 +47,8 @@ std::unique_lock<std::mutex> locked(std::mutex& mutex) {
 // The CPU's larger blocks; CUDA has a pool of its own. They lie side by side in chunks, on huge pages where the system
 // grants them: fewer page faults, fewer misses of the TLB. A block takes the smallest free range that holds it; what
 // becomes free is joined with the free ranges beside it, so that blocks of other sizes fit, too (a sequence that
-// grows). Free memory is kept, which spares the system from mapping and zeroing the same pages in every step of
-// training; of more than a bound, chunks without blocks are given back.
+// grows). As much as was ever in use at once is kept, which spares the system from mapping and zeroing the same pages
+// in every step of training; of what exceeds that and 64 MiB, chunks without blocks are given back.
 class Pool {
  public:
   void* allocate(size_t bytes) {
@@ -81,7 +81,7 @@ class Pool {
       if (const auto [place, size] = *std::prev(before); place + size == range)
         range = place, bytes += remove(place, size);
     add(range, bytes);
-    release_chunks(std::max(max_used_ + max_used_ / 4, size_t{64} << 20));
+    release_chunks(std::max(max_used_, size_t{64} << 20));
   }
 
   void trim() {

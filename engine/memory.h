@@ -19,7 +19,7 @@ void copy(void* to, Device to_device, const void* from, Device from_device, size
 struct MemoryUse {  // in bytes
   int64_t live;     // held by living tensors
   int64_t peak;     // largest `live` since the last reset_peak
-  int64_t cached;   // kept for reuse: on the CPU, free ranges of the pool's chunks (engine/memory.cpp)
+  int64_t cached;   // kept for reuse: on the CPU, free ranges of the pool's chunks
 };
 MemoryUse memory_use(Device device);
 void reset_peak(Device device);

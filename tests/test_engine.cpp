@@ -174,7 +174,7 @@ TEST_CASE("memory: live bytes follow the tensors, peak remembers the most") {
   }
 }
 
-TEST_CASE("memory: the CPU's pool keeps at most a quarter more than was ever in use, whatever the number of sizes") {
+TEST_CASE("memory: the CPU's pool keeps no more than was ever in use, whatever the number of sizes") {
   trim_memory(Device::cpu);
   CHECK(memory_use(Device::cpu).cached == 0);
   const int64_t live = memory_use(Device::cpu).live, mib = int64_t{1} << 20;
@@ -190,7 +190,7 @@ TEST_CASE("memory: the CPU's pool keeps at most a quarter more than was ever in 
     const Tensor x(Shape{(40 + 20 * i) * mib / 4});
     kept = std::max(kept, memory_use(Device::cpu).cached);
   }
-  CHECK(kept <= std::max(64 * mib, memory_use(Device::cpu).peak * 5 / 4));
+  CHECK(kept <= std::max(64 * mib, memory_use(Device::cpu).peak));
   CHECK(memory_use(Device::cpu).live == live);
 }
 
@@ -278,9 +278,9 @@ TEST_CASE("memory: what one step of training used is used again by the next, wha
       }
       const int64_t cached = memory_use(Device::cpu).cached;
       if (step == 0) after_first = cached;
-      CHECK(cached == after_first);
+      if (8 * n * 4 < 64 * mib) CHECK(cached == after_first);
 #if !RUNNEL_WITH_ADDRESS_SANITIZER && !RUNNEL_WITH_THREAD_SANITIZER  // with which there is no pool
-      CHECK(cached >= 8 * n * 4);
+      CHECK(cached >= (8 * n * 4 < 64 * mib ? 8 : 6) * n * 4);       // from 64 MiB on, what exceeds the bound goes
 #endif
     }
   }
