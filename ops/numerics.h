@@ -22,6 +22,9 @@ const char* name(InstructionSet set);
 // Throws Error if bf16 is asked for on the CPU and instruction_set() has no products of it, or int8 on CUDA.
 enum class Precision { f32, tf32, bf16, int8 };
 bool has_bf16();
+// Whether bf16 products of many rows take less time than f32 ones. Those of few rows do wherever there are any, since
+// they wait for weights.
+bool is_bf16_faster();
 void set_precision(Precision precision, Device device = Device::cpu);
 Precision precision();
 

@@ -1,4 +1,4 @@
-// Which of the instruction sets of ops/numerics.h the processor has.
+// Which of the instruction sets of ops/numerics.h the processor has, and whether its bfloat16 products are fast.
 #if RUNNEL_WITH_VARIANTS && defined(__aarch64__)
 #include <sys/auxv.h>
 #elif defined(__x86_64__) && defined(__linux__)
@@ -52,6 +52,16 @@ bool has_instructions(InstructionSet set) {
   return set == InstructionSet::baseline || set == InstructionSet::dotprod;
 #else
   return set == InstructionSet::baseline;
+#endif
+}
+
+// AVX512_BF16's instruction multiplies twice as many numbers as one of float32. Intel's processors take four times as
+// long for it (measured on Emerald Rapids); on AMD's, training is 1.5 times as fast in bf16 (Zen 4).
+bool is_bf16_faster() {
+#if defined(__x86_64__)
+  return has_bf16() && (instruction_set() == InstructionSet::amx || !__builtin_cpu_is("intel"));
+#else
+  return has_bf16();
 #endif
 }
 

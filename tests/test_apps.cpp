@@ -10,6 +10,7 @@
 #include "models/attention_kinds.h"
 #include "models/checkpoint.h"
 #include "models/safetensors.h"
+#include "ops/numerics.h"
 #include "tests/check.h"
 #include "tests/folder.h"
 #include "tests/program.h"
@@ -526,6 +527,22 @@ TEST_CASE("RUNNEL_INSTRUCTION_SET: --version names the set that is used, and wha
                 "RUNNEL_INSTRUCTION_SET is 'sse9'; it can be baseline, avx2, avx512, avx512_bf16, amx or dotprod");
 }
 
+TEST_CASE("--precision auto: bf16 on a CPU that trains faster with it, else f32") {
+#if defined(__x86_64__)
+  const bool is_intel = contains(read("/proc/cpuinfo"), "GenuineIntel");
+  const Sandbox box;
+  for (const InstructionSet set : {InstructionSet::avx512, InstructionSet::avx512_bf16, InstructionSet::amx}) {
+    if (!has_instructions(set)) continue;
+    CAPTURE(name(set));
+    setenv("RUNNEL_INSTRUCTION_SET", name(set), 1);
+    succeed(box, train + "--device cpu --steps 1 --out " + name(set));
+    unsetenv("RUNNEL_INSTRUCTION_SET");
+    const bool bf16 = set == InstructionSet::amx || (set == InstructionSet::avx512_bf16 && !is_intel);
+    CHECK(nlohmann::json::parse(read(box.folder / name(set) / "config.json"))["precision"] == (bf16 ? "bf16" : "f32"));
+  }
+#endif
+}
+
 TEST_CASE("RUNNEL_PROFILE=1 on the CPU: a table of the kernels on stderr") {
   const Sandbox box;
   setenv("RUNNEL_PROFILE", "1", 1);
@@ -701,8 +718,9 @@ TEST_CASE("bench attention: a table with a line on the machine and the paper's c
 TEST_CASE("bench generation: without softmax among the methods there is no ratio to it, but to the paper's") {
   const Sandbox box;
   const std::string out =
-      succeed(box, "bench generation --method linear --runs 1 --limit 1 --threads 1 --out tables").out;
+      succeed(box, "bench generation --device cpu --method linear --runs 1 --limit 1 --threads 1 --out tables").out;
   CHECK_FALSE(contains(out, "recomputes the prefix"));
+  CHECK(contains(out, has_bf16() ? " threads, bf16;" : " threads, f32;"));  // which waits for weights
   const auto rows = split(read(box.folder / "tables" / "generation-mnist.csv"), '\n');
   REQUIRE(rows.size() == 3);
   const auto cells = split(rows[2], ',');

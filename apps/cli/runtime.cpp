@@ -22,11 +22,12 @@ namespace runnel {
 
 Settings RuntimeOptions::list() {
   Choices precisions{"auto", "f32", "tf32", "bf16"};
-  std::string rounding =
-      "rounding of the operands of matrix products; auto: tf32 on CUDA, bf16 if the processor has it, else f32";
+  std::string rounding = "rounding of the operands of matrix products; auto: tf32 on CUDA, ";
   if (decodes()) {
     precisions.push_back("int8");
-    rounding += "; int8: the weights as 8-bit integers, on the CPU";
+    rounding += "bf16 if the processor has it, else f32; int8: the weights as 8-bit integers, on the CPU";
+  } else {
+    rounding += "bf16 if the processor is faster with it, else f32";
   }
   return {{"device", &device, one_of({"auto", "cpu", "cuda", "cuda:N"}),
            "device to compute on; auto: a GPU if there is one; cuda:1: the second GPU", OldFiles::have_it, true},
@@ -52,7 +53,7 @@ void RuntimeOptions::prepare() {
   if (cuda && cuda_is_emulated())
     fmt::print(stderr,
                "this build has no GPU support: an emulator runs the CUDA kernels on the CPU, many times slower\n");
-  if (precision == "auto") precision = cuda ? "tf32" : has_bf16() ? "bf16" : "f32";
+  if (precision == "auto") precision = cuda ? "tf32" : (decodes() ? has_bf16() : is_bf16_faster()) ? "bf16" : "f32";
   check<UsageError>(cuda || precision != "tf32", "--precision tf32 is for --device cuda; give f32 or bf16");
   check<UsageError>(!cuda || precision != "int8", "--precision int8 is for --device cpu; give f32, tf32 or bf16");
   set_precision(precision == "bf16"   ? Precision::bf16
