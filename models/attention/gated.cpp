@@ -7,8 +7,8 @@
 //
 // They differ in a line of `designs`. Left out: RetNet's rotation of queries and keys, since positions are told by the
 // model's encoding; keys that are narrower than values.
-#include <array>
 #include <cmath>
+#include <optional>
 
 #include "models/attention/recurrent_state.h"
 #include "models/attention/short_convolutions.h"
@@ -55,6 +55,20 @@ Tensor uniform_vector(int64_t n, Key key, Device device, float (*f)(float unifor
   return Tensor(Shape{n}, values, device).set_wants_grad();
 }
 
+// Projections of the layer's input that a kind has: as they are trained, or packed for decoding.
+template <class Layer>
+struct GateLayers {
+  std::optional<Layer> strength, output, decay_input, decay;  // [H,D] [H M,D] [n,D] [H or H E, n or D]
+};
+Tensor project(const Tensor& x, const Linear& layer) { return layer(x); }
+Tensor project(const Tensor& x, const PackedLinear& layer) { return linear(x, layer); }
+GateLayers<PackedLinear> packed(const GateLayers<Linear>& layers) {
+  const auto pack = [](const std::optional<Linear>& layer) {
+    return layer ? std::optional(PackedLinear(layer->weight, layer->bias)) : std::nullopt;
+  };
+  return {pack(layers.strength), pack(layers.output), pack(layers.decay_input), pack(layers.decay)};
+}
+
 class GatedAttention : public AttentionLayer {
  public:
   GatedAttention(const Design& design, const AttentionShape& shape, const SettingValues& values, Key init,
@@ -69,8 +83,8 @@ class GatedAttention : public AttentionLayer {
                       device),
         norm_(Tensor::full(Shape{shape.head_dim}, 1, device).set_wants_grad()) {
     const int64_t h = shape.heads, channels = h * shape.head_dim, d = shape.width;
-    if (design.has_strength) strength_ = random_linear(h, d, init.fold(1), device);
-    if (gate_kind_ != "none") gate_ = random_linear(channels, d, init.fold(2), device);
+    if (design.has_strength) layers_.strength = random_linear(h, d, init.fold(1), device);
+    if (gate_kind_ != "none") layers_.output = random_linear(channels, d, init.fold(2), device);
     if (decay_kind_ == Decay::none) return;
     if (decay_kind_ == Decay::fixed) {
       std::vector<float> kept;
@@ -79,13 +93,14 @@ class GatedAttention : public AttentionLayer {
       return;
     }
     const int64_t bottleneck = design.decay_bottleneck < 0 ? shape.head_dim : design.decay_bottleneck;
-    if (bottleneck) decay_input_ = random_linear(bottleneck, d, init.fold(3), device);
-    decay_ =
+    if (bottleneck) layers_.decay_input = random_linear(bottleneck, d, init.fold(3), device);
+    layers_.decay =
         random_linear(decay_kind_ == Decay::head ? h : channels, bottleneck ? bottleneck : d, init.fold(4), device);
     if (decay_kind_ == Decay::log_sigmoid) return;
     log_rate_ = uniform_vector(h, init.fold(5), device, [](float x) { return std::log(16 * x); });
     // softplus(bias) is log-uniform from 0.001 to 0.1: then most heads forget slowly.
-    decay_.bias = uniform_vector(decay_.bias.size(), init.fold(6), device, [](float x) {
+    Tensor& bias = layers_.decay->bias;
+    bias = uniform_vector(bias.size(), init.fold(6), device, [](float x) {
       const float dt = 1e-3f * std::pow(100.0f, x);
       return dt + std::log(-std::expm1(-dt));
     });
@@ -96,18 +111,22 @@ class GatedAttention : public AttentionLayer {
     std::vector<Tensor>* const memory = context.memory;
     const auto qkv =
         features(convolutions_({q0, k0, v0}, memory ? std::span(*memory).subspan(1) : std::span<Tensor>()));
-    const auto [y, state] = gated_linear_attention(qkv[0], qkv[1], qkv[2], gates(context.input),
+    const auto [y, state] = gated_linear_attention(qkv[0], qkv[1], qkv[2], gates(context.input, layers_),
                                                    memory ? memory->at(0) : Tensor(), context.lengths);
     if (memory) memory->at(0) = state;
-    return output(y, context.input);
+    return output(y, context.input, layers_);
   }
 
   Parameters parameters() const override {
     Parameters all;
     convolutions_.append_parameters(all);
-    for (const auto& [name, layer] : std::array<std::pair<const char*, const Linear*>, 4>{
-             {{"strength", &strength_}, {"decay_input", &decay_input_}, {"decay", &decay_}, {"gate", &gate_}}})
-      if (layer->weight) append(all, name, *layer);
+    const auto append_layer = [&](const char* name, const std::optional<Linear>& layer) {
+      if (layer) append(all, name, *layer);
+    };
+    append_layer("strength", layers_.strength);
+    append_layer("decay_input", layers_.decay_input);
+    append_layer("decay", layers_.decay);
+    append_layer("gate", layers_.output);
     if (log_rate_) all.push_back({"decay.log_rate", log_rate_});
     all.push_back({"norm.weight", norm_});
     return all;
@@ -119,10 +138,11 @@ class GatedAttention : public AttentionLayer {
     return all;
   }
   std::unique_ptr<DecodeState> decode(const DecodeOptions& d) const override {
-    const auto step = [layer = *this](const Tensor& q0, const Tensor& k0, const Tensor& v0, const Tensor& x,
-                                      std::vector<Tensor>& memory) {
+    const auto step = [layer = *this, layers = packed(layers_)](const Tensor& q0, const Tensor& k0, const Tensor& v0,
+                                                                const Tensor& x, std::vector<Tensor>& memory) {
       const auto qkv = layer.features(layer.convolutions_.step({q0, k0, v0}, std::span(memory).subspan(1)));
-      return layer.output(gated_linear_attention_step(qkv[0], qkv[1], qkv[2], layer.gates(x), memory[0]), x);
+      return layer.output(gated_linear_attention_step(qkv[0], qkv[1], qkv[2], layer.gates(x, layers), memory[0]), x,
+                          layers);
     };
     return std::make_unique<RecurrentState>(empty_memory(d.batch, d.device), step, RecurrentState::Options{});
   }
@@ -142,14 +162,15 @@ class GatedAttention : public AttentionLayer {
     return qkv;
   }
 
-  Gates gates(const Tensor& x) const {
+  template <class Layer>
+  Gates gates(const Tensor& x, const GateLayers<Layer>& layers) const {
     Gates all{.rule = rule_};
-    if (strength_.weight) all.beta = sigmoid(strength_(x));
+    if (layers.strength) all.beta = sigmoid(project(x, *layers.strength));
     const Shape per_head{x.shape()[0], x.shape()[1], shape_.heads};
     const Shape per_channel{x.shape()[0], x.shape()[1], shape_.heads, shape_.head_dim};
     if (decay_kind_ == Decay::fixed) all.decay = broadcast(fixed_decay_, per_head);
-    if (!decay_.weight) return all;
-    Tensor z = decay_(decay_input_.weight ? decay_input_(x) : x);
+    if (!layers.decay) return all;
+    Tensor z = project(layers.decay_input ? project(x, *layers.decay_input) : x, *layers.decay);
     if (decay_kind_ != Decay::head) z = reshape(z, per_channel);
     if (decay_kind_ == Decay::log_sigmoid) {
       all.decay = scale(softplus(-z), -1.0f / 16);
@@ -160,10 +181,11 @@ class GatedAttention : public AttentionLayer {
     return all;
   }
 
-  Tensor output(const Tensor& y, const Tensor& x) const {
+  template <class Layer>
+  Tensor output(const Tensor& y, const Tensor& x, const GateLayers<Layer>& layers) const {
     const Tensor normal = rms_norm(y, norm_);
-    if (gate_kind_ == "none") return normal;
-    const Tensor z = reshape(gate_(x), y.shape());
+    if (!layers.output) return normal;
+    const Tensor z = reshape(project(x, *layers.output), y.shape());
     return multiply(normal, gate_kind_ == "silu" ? silu(z) : sigmoid(z));
   }
 
@@ -174,9 +196,9 @@ class GatedAttention : public AttentionLayer {
   std::string gate_kind_;
   bool unit_keys_;
   ShortConvolutions convolutions_;
-  Tensor norm_;                                   // [M]
-  Linear strength_, gate_, decay_input_, decay_;  // [H,D] [H M,D] [n,D] [H or H E, n or D]
-  Tensor fixed_decay_, log_rate_;                 // [H] [H], ln A
+  Tensor norm_;  // [M]
+  GateLayers<Linear> layers_;
+  Tensor fixed_decay_, log_rate_;  // [H] [H], ln A
 };
 
 template <size_t n>
