@@ -1,7 +1,8 @@
 // On the CPU, many sequences are drawn in groups, each from its first byte to its last by one thread: threads never
 // wait for each other, and the states of a group stay in its core's cache. Few sequences are drawn by all threads
-// together, each of which then reads a part of the weights. A GPU draws large groups; there, an incremental decoder's
-// step is captured as one CUDA graph, and bytes are copied to the host only when all are drawn.
+// together, each of which then reads a part of the weights; all but one are helpers. A GPU draws large groups; there,
+// an incremental decoder's step is captured as one CUDA graph, and bytes are copied to the host only when all are
+// drawn.
 #include "models/generation.h"
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include "engine/random.h"
 #include "engine/replay.h"
 #include "engine/threads.h"
+#include "ops/helpers.h"
 #include "ops/losses.h"
 #include "ops/numerics.h"
 #include "ops/shapes.h"
@@ -28,12 +30,13 @@ constexpr int64_t largest_group = 36;
 constexpr int64_t largest_cuda_group = 16384;
 
 // Sequences from which a thread alone is faster, since it computes longer than it reads weights; as measured. With AMX,
-// int8 products of few rows do not use its tiles, as those of bfloat16 do. A core of AMD's with AVX-512 (Zen 5) reads
-// weights in int8 three to four times as fast as one of Sapphire Rapids.
+// int8 products of few rows do not use its tiles, as those of bfloat16 do. A core of Zen 5 reads weights in int8 three
+// to four times as fast as one of Sapphire Rapids.
 int64_t enough_for_a_thread() {
   if (precision() == Precision::f32) return 6;
   const bool has_amx = instruction_set() == InstructionSet::amx;
-  if (precision() == Precision::int8) return has_amx ? 3 : is_bf16_faster() ? 2 : 4;
+  const bool is_amd = is_bf16_faster() && !has_amx;  // with AVX512_BF16: Zen 4 and later
+  if (precision() == Precision::int8) return has_amx ? 3 : is_amd ? 2 : 4;
   return has_amx ? 8 : 4;
 }
 
@@ -44,8 +47,9 @@ int64_t group_size(Device device, int64_t threads, int64_t sequence_bytes) {
 }
 
 // Whether all threads draw together or one alone. Together they wait for each other many times in each step; where
-// other programs use the cores, one often waits for another that does not run, and then a thread alone, which never
-// waits, is faster. So now and then a step is drawn in the other way, for its time. The result does not depend on it.
+// other programs use the cores, one often waits for another that has begun a share of a loop and does not run, and then
+// a thread alone is faster. So now and then a step is drawn in the other way, for its time. The result does not depend
+// on it.
 class Team {
  public:
   explicit Team(int64_t threads) : threads_(static_cast<int>(threads)) {}
@@ -88,6 +92,11 @@ class Team {
 
 }  // namespace
 
+void with_helpers(const Decoder& decoder, const std::function<void()>& work) {
+  // Decoders that are not replayable have long loops, many of them in parallel regions of their own.
+  decoder.is_replayable() && decoder.position().device() == Device::cpu ? with_helpers(work) : work();
+}
+
 void sample_bytes(std::vector<uint8_t>& sequences, int64_t known, const Decoder& decoder,
                   const std::vector<int64_t>& from, const std::vector<Key>& keys, float temperature,
                   const std::function<void(int64_t done, int64_t total)>& progress,
@@ -108,7 +117,7 @@ void sample_bytes(std::vector<uint8_t>& sequences, int64_t known, const Decoder&
   const int64_t threads = device == Device::cpu ? omp_get_max_threads() : 1;
   const int64_t together = threads * group_size(device, threads, decoder.sequence_bytes());
   const bool are_few = device == Device::cpu && batch < threads * enough_for_a_thread();
-  const int64_t groups = are_few ? 1 : (batch + together - 1) / together * threads;
+  const int64_t groups = (batch + together - 1) / together * threads;
   int64_t drawn = 0;
   std::mutex reporting;
 
@@ -144,7 +153,8 @@ void sample_bytes(std::vector<uint8_t>& sequences, int64_t known, const Decoder&
         sequences[static_cast<size_t>((begin + r) * n + t)] =
             static_cast<uint8_t>(values[static_cast<size_t>((class_tokens + t) * rows + r)]);
   };
-  if (groups == 1) return draw(0, batch);  // not in a parallel region, so that its ops are
+  if (are_few) return with_helpers(decoder, [&] { draw(0, batch); });
+  if (groups == 1) return draw(0, batch);
 
   std::exception_ptr error;  // of any thread: none may leave the parallel region
 #pragma omp parallel for schedule(dynamic) num_threads(static_cast <int>(threads))

@@ -20,4 +20,7 @@ void sample_bytes(std::vector<uint8_t>& sequences, int64_t known, const Decoder&
                   const std::function<void(int64_t done, int64_t total)>& progress = {},
                   const std::vector<int32_t>& classes = {});
 
+// work(), which steps through `decoder`: with helpers (ops/helpers.h) if the loops of a step are short.
+void with_helpers(const Decoder& decoder, const std::function<void()>& work);
+
 }  // namespace runnel

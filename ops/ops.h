@@ -17,6 +17,7 @@
 #include "ops/causal_convolution.h"
 #include "ops/elementwise.h"
 #include "ops/gated_linear_attention.h"
+#include "ops/helpers.h"
 #include "ops/layers.h"
 #include "ops/linear.h"
 #include "ops/linear_attention.h"

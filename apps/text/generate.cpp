@@ -13,7 +13,7 @@
 #include "engine/file.h"
 #include "engine/finite_guard.h"
 #include "engine/text.h"
-#include "models/decoder.h"
+#include "models/generation.h"
 
 namespace runnel {
 
@@ -56,18 +56,23 @@ void continue_text(const AutoregressiveTransformer& model, const std::string& pr
   const auto keep_last = [&](int64_t count) {
     if (std::ssize(text) > count) text.erase(0, text.size() - static_cast<size_t>(count));
   };
-  if (!unbounded) keep_last(longest);
-  begin();
-  for (uint64_t drawn = 0;; ++drawn) {
-    if (!unbounded && std::ssize(text) > longest) {
-      keep_last((longest + 1) / 2);
-      begin();
+  uint64_t drawn = 0;
+  bool is_wanted = true;
+  const auto draw_while_it_fits = [&] {
+    while (is_wanted && (unbounded || std::ssize(text) <= longest)) {
+      const std::vector<float> logits =
+          finite_output(decoder->step(tokens(text.substr(text.size() - 1)).viewed_as(Shape{1})));
+      const uint8_t byte = draw_byte(logits, how, key.uniform(drawn++));
+      is_wanted = use(byte);
+      unbounded ? text.assign(1, static_cast<char>(byte)) : text.append(1, static_cast<char>(byte));
     }
-    const std::vector<float> logits =
-        finite_output(decoder->step(tokens(text.substr(text.size() - 1)).viewed_as(Shape{1})));
-    const uint8_t byte = draw_byte(logits, how, key.uniform(drawn));
-    if (!use(byte)) return;
-    unbounded ? text.assign(1, static_cast<char>(byte)) : text.append(1, static_cast<char>(byte));
+  };
+  if (!unbounded) keep_last(longest);
+  for (;;) {
+    begin();
+    with_helpers(*decoder, draw_while_it_fits);
+    if (!is_wanted) return;
+    keep_last((longest + 1) / 2);
   }
 }
 

@@ -55,10 +55,11 @@ Tensor uniform_vector(int64_t n, Key key, Device device, float (*f)(float unifor
   return Tensor(Shape{n}, values, device).set_wants_grad();
 }
 
-// Projections of the layer's input that a kind has: as they are trained, or packed for decoding.
+// Those that a kind has of the projections of the layer's input; `decay` is one of decay_input's outputs where that is
+// there. Layers are Linear, or packed for decoding.
 template <class Layer>
 struct GateLayers {
-  std::optional<Layer> strength, output, decay_input, decay;  // [H,D] [H M,D] [n,D] [H or H E, n or D]
+  std::optional<Layer> strength, gate, decay_input, decay;  // [H,D] [H M,D] [n,D] [H or H E, n or D]
 };
 Tensor project(const Tensor& x, const Linear& layer) { return layer(x); }
 Tensor project(const Tensor& x, const PackedLinear& layer) { return linear(x, layer); }
@@ -66,7 +67,7 @@ GateLayers<PackedLinear> packed(const GateLayers<Linear>& layers) {
   const auto pack = [](const std::optional<Linear>& layer) {
     return layer ? std::optional(PackedLinear(layer->weight, layer->bias)) : std::nullopt;
   };
-  return {pack(layers.strength), pack(layers.output), pack(layers.decay_input), pack(layers.decay)};
+  return {pack(layers.strength), pack(layers.gate), pack(layers.decay_input), pack(layers.decay)};
 }
 
 class GatedAttention : public AttentionLayer {
@@ -84,7 +85,7 @@ class GatedAttention : public AttentionLayer {
         norm_(Tensor::full(Shape{shape.head_dim}, 1, device).set_wants_grad()) {
     const int64_t h = shape.heads, channels = h * shape.head_dim, d = shape.width;
     if (design.has_strength) layers_.strength = random_linear(h, d, init.fold(1), device);
-    if (gate_kind_ != "none") layers_.output = random_linear(channels, d, init.fold(2), device);
+    if (gate_kind_ != "none") layers_.gate = random_linear(channels, d, init.fold(2), device);
     if (decay_kind_ == Decay::none) return;
     if (decay_kind_ == Decay::fixed) {
       std::vector<float> kept;
@@ -126,7 +127,7 @@ class GatedAttention : public AttentionLayer {
     append_layer("strength", layers_.strength);
     append_layer("decay_input", layers_.decay_input);
     append_layer("decay", layers_.decay);
-    append_layer("gate", layers_.output);
+    append_layer("gate", layers_.gate);
     if (log_rate_) all.push_back({"decay.log_rate", log_rate_});
     all.push_back({"norm.weight", norm_});
     return all;
@@ -184,8 +185,8 @@ class GatedAttention : public AttentionLayer {
   template <class Layer>
   Tensor output(const Tensor& y, const Tensor& x, const GateLayers<Layer>& layers) const {
     const Tensor normal = rms_norm(y, norm_);
-    if (!layers.output) return normal;
-    const Tensor z = reshape(project(x, *layers.output), y.shape());
+    if (!layers.gate) return normal;
+    const Tensor z = reshape(project(x, *layers.gate), y.shape());
     return multiply(normal, gate_kind_ == "silu" ? silu(z) : sigmoid(z));
   }
 

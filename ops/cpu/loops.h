@@ -7,6 +7,13 @@
 #include "ops/cpu/vector.h"
 
 namespace runnel {
+
+// What ops/helpers.h has for kernels. Whether other threads wait for the loops of this one; and share(loop, i, n) once
+// for each i < n, by this thread and those, until all are done. It does not throw, and loops within it are not shared.
+using LoopShare = void (*)(const void* loop, int64_t i, int64_t n);
+bool has_helpers();
+void run_with_helpers(LoopShare share, const void* loop);
+
 namespace {
 
 // Below, waking the threads costs more than they save, above all where other programs use the cores and threads wait
@@ -81,24 +88,35 @@ RUNNEL_INLINE inline void set_all(float* y, float x, int64_t n) {
 // for long work, since with equal ranges all would wait for a thread whose core another program uses.
 enum class Share { equal, on_demand };
 
-// work(i) for each i < count: by all threads if there is enough of it for several, else without a parallel region,
-// since in libgomp even a region of one thread ends with a system call.
+// Threads that share a loop: one if there is too little work for several, or in a parallel region without helpers.
+inline int64_t loop_threads(bool is_enough) {
+  return is_enough && (!omp_in_parallel() || has_helpers()) ? omp_get_max_threads() : 1;
+}
+
+// work(i) for each i < count: by all threads if there is enough of it for several, with helpers or in a parallel
+// region; else without one, since in libgomp even a region of one thread ends with a system call.
 template <Share share = Share::equal, class Work>
 inline void parallel_for(int64_t count, bool is_enough, Work work) {
   const auto some = [&work](int64_t begin, int64_t end) RUNNEL_NOINLINE {
     for (int64_t i = begin; i < end; ++i) work(i);
   };
-  if (!is_enough || count < 2 || omp_in_parallel() || omp_get_max_threads() == 1) return some(0, count);
+  if (count < 2 || loop_threads(is_enough) == 1) return some(0, count);
   [[maybe_unused]] std::atomic<int64_t> next{0};
-  [[maybe_unused]] const int64_t few = std::max<int64_t>(1, count / (int64_t{8} * omp_get_max_threads()));
+  const auto share_of = [&](int64_t thread, int64_t threads) {
+    if constexpr (share == Share::equal) {
+      some(count * thread / threads, count * (thread + 1) / threads);
+    } else {
+      const int64_t few = std::max<int64_t>(1, count / (int64_t{8} * threads));
+      for (int64_t begin; (begin = next.fetch_add(few, std::memory_order_relaxed)) < count;)
+        some(begin, std::min(begin + few, count));
+    }
+  };
+  if (has_helpers())
+    return run_with_helpers([](const void* loop, int64_t thread,
+                               int64_t threads) { (*static_cast<const decltype(share_of)*>(loop))(thread, threads); },
+                            &share_of);
 #pragma omp parallel
-  if constexpr (share == Share::equal) {
-    const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
-    some(count * thread / threads, count * (thread + 1) / threads);
-  } else {
-    for (int64_t begin; (begin = next.fetch_add(few, std::memory_order_relaxed)) < count;)
-      some(begin, std::min(begin + few, count));
-  }
+  share_of(omp_get_thread_num(), omp_get_num_threads());
 }
 
 // work(begin, count) for pieces of n elements, of `piece` elements each but the last.

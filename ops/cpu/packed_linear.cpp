@@ -319,8 +319,9 @@ void packed_linear_of(const PackedLayer* layers, int64_t count, const Number* x,
   int64_t all = 0;
   for (int64_t l = 0; l < count; ++l) all += panels(layers[l].out);
   if (all == 0) return;
-  const bool is_enough = rows * in * all * panel_columns >= 1 << 17;
-  const int64_t threads = is_enough && !omp_in_parallel() ? omp_get_max_threads() : 1;
+  const int64_t enough = has_helpers() ? 1 << 16 : 1 << 17;  // about 0.5 and 1 us
+  const bool is_enough = rows * in * all * panel_columns >= enough;
+  const int64_t threads = loop_threads(is_enough);
   parallel_pieces(all, (all + threads - 1) / threads, is_enough, [=](int64_t begin, int64_t some) {
 #if RUNNEL_WITH_TILES
     if constexpr (!std::is_same_v<Number, float>)

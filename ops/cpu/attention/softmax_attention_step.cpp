@@ -13,10 +13,8 @@ void cpu::softmax_attention_step(float* y, float* k_cache, float* v_cache, const
   const int64_t e = s.e, m = s.m, capacity = s.key_length;
   const float scale = score_scale(s);
   const int64_t last = position[0] % capacity, count = std::min<int64_t>(position[0] + 1, capacity);
-  [[maybe_unused]] const int threads = s.sequences() * count * (e + m) >= 1 << 16 ? omp_get_max_threads() : 1;
   const ThreadScratch weights(count);
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int64_t n = 0; n < s.sequences(); ++n) {
+  parallel_for(s.sequences(), s.sequences() * count * (e + m) >= 1 << 16, [&](int64_t n) {
     float *const p = weights.this_thread(), *const out = y + n * m;
     float *const keys = k_cache + n * e * capacity, *const values = v_cache + n * capacity * m;
     clear(p, count);
@@ -36,7 +34,7 @@ void cpu::softmax_attention_step(float* y, float* k_cache, float* v_cache, const
     const float inverse = 1 / lane_sum(sums);
     clear(out, m);
     for (int64_t j = 0; j < count; ++j) add_scaled(out, p[j] * inverse, values + j * m, m);
-  }
+  });
 }
 
 }  // namespace runnel
