@@ -67,7 +67,11 @@ TEST_CASE("helpers: shares that no helper takes are computed by the owner of the
   const int levels = omp_get_max_active_levels();
   omp_set_max_active_levels(0);  // regions have one thread, though three are asked for
   std::vector<int64_t> times(7);
-  with_helpers([&] { parallel_for(7, true, [&](int64_t i) { ++times[static_cast<size_t>(i)]; }); });
+  with_helpers([&] {
+    with_helpers([] { CHECK(has_helpers()); });
+    CHECK(has_helpers());
+    parallel_for(7, true, [&](int64_t i) { ++times[static_cast<size_t>(i)]; });
+  });
   omp_set_max_active_levels(levels);
   CHECK(times == std::vector<int64_t>(7, 1));
 }
