@@ -13,10 +13,10 @@
 namespace runnel::test {
 namespace {
 
-// Within 30 seconds, or a check fails.
+// Within 10 seconds, or a check fails.
 template <class Condition>
 void wait_until(const Condition& is_met) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (!is_met() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
   CHECK(is_met());
 }
