@@ -154,7 +154,7 @@ void sample_bytes(std::vector<uint8_t>& sequences, int64_t known, const Decoder&
             static_cast<uint8_t>(values[static_cast<size_t>((class_tokens + t) * rows + r)]);
   };
   if (are_few) return with_helpers(decoder, [&] { draw(0, batch); });
-  if (groups == 1) return draw(0, batch);
+  if (groups == 1) return draw(0, batch);  // on one thread or a GPU
 
   std::exception_ptr error;  // of any thread: none may leave the parallel region
 #pragma omp parallel for schedule(dynamic) num_threads(static_cast <int>(threads))

@@ -50,7 +50,7 @@ class Helpers {
     next_.notify_all();
     share(loop, 0, threads_);
     to_finish_ += threads_ - 1;
-    constexpr int64_t few = 200;
+    constexpr int64_t few = 200;  // some microseconds: most shares take less
     while (!is_soon(few, [&] { return finished_.load(std::memory_order_acquire) == to_finish_; }))
       if (!take_share()) std::this_thread::yield();
     helpers_of_this_thread = this;

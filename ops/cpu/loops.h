@@ -8,10 +8,11 @@
 
 namespace runnel {
 
-// What ops/helpers.h has for kernels. Whether other threads wait for the loops of this one; and share(loop, i, n) once
-// for each i < n, by this thread and those, until all are done. It does not throw, and loops within it are not shared.
-using LoopShare = void (*)(const void* loop, int64_t i, int64_t n);
+// Within with_helpers (ops/helpers.h), on the thread that called it: other threads wait for its loops.
 bool has_helpers();
+// share(loop, i, n) once for each i < n, n being the number of those threads and this one, by any of them; returns when
+// all are done. It must not throw. Loops within a share are not shared.
+using LoopShare = void (*)(const void* loop, int64_t i, int64_t n);
 void run_with_helpers(LoopShare share, const void* loop);
 
 namespace {
